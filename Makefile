@@ -1,0 +1,76 @@
+# Q-IM. Every target below installs what it needs by itself, once; nothing has to be run before it.
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+# The interpreter that makes .venv; anything from 3.11 on will do. PYTHON=/path/to/python chooses another.
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3 python; do \
+	  "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo "$$p"; break; }; done)
+DATA ?= .qim/data
+SEEDS ?= 2000
+START ?= 0
+PROFILE ?= swarm
+JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+WORKERS ?= auto
+PYTEST_ARGS ?=
+
+bin := .venv/bin
+stamp := .venv/.installed
+
+.PHONY: help install run test check format sim bench lock clean
+
+help: ## this list
+	@echo "Q-IM: make TARGET"
+	@sed -n 's/^\([a-z]*\):[^#]*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name what; do \
+	  printf '  %-9s %s\n' "$$name" "$$what"; done
+
+install: $(stamp) ## .venv with the package and its development tools (the others do it by themselves)
+
+$(stamp): pyproject.toml requirements.lock
+	@[ -n "$(PYTHON)" ] && "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "Q-IM needs Python 3.11 or newer, and found none on PATH (PYTHON=/path/to/python3.11 make … names one)." >&2; \
+	  exit 1; }
+	@"$(bin)/python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 || { \
+	  echo "making .venv with $(PYTHON)"; \
+	  "$(PYTHON)" -m venv --clear .venv || { \
+	    echo "no venv: on Debian and Ubuntu 'apt-get install python3-venv' brings it." >&2; exit 1; }; }
+	@echo "installing qim and its development tools into .venv"
+	@"$(bin)/python" -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[dev]'
+	@touch "$(stamp)"
+
+run: $(stamp) ## a whole Q-IM in one process, data in .qim/data (DATA=DIR for another place)
+	@echo "Q-IM starts with its data in $(DATA); Ctrl-C stops it and loses nothing."
+	@echo "In a second terminal:"
+	@echo "  .venv/bin/qim send --data \"$(DATA)\" --user 1 --to 2 \"hello\""
+	@echo "  .venv/bin/qim pull --data \"$(DATA)\" --user 2"
+	@echo "  .venv/bin/qim chat --data \"$(DATA)\" --user 1"
+	@exec "$(bin)/qim" up --data "$(DATA)"
+
+test: $(stamp) ## all tests, real servers and kills included (PYTEST_ARGS='-k name', WORKERS=2)
+	@"$(bin)/python" -m pytest -n "$(WORKERS)" --dist loadgroup --maxschedchunk=1 $(PYTEST_ARGS)
+
+check: $(stamp) ## ruff, mypy --strict, the layer table, the house rules
+	@"$(bin)/ruff" check .
+	@"$(bin)/ruff" format --check .
+	@"$(bin)/mypy" --strict
+	@"$(bin)/lint-imports"
+	@"$(bin)/python" -m pytest -q tests/test_tidy.py
+
+format: $(stamp) ## rewrite the sources as check wants them
+	@"$(bin)/ruff" check --fix --exit-zero .
+	@"$(bin)/ruff" format .
+
+sim: $(stamp) ## a campaign of simulated worlds (SEEDS=2000 START=0 PROFILE=swarm JOBS=cores)
+	@"$(bin)/qim" sim run --seeds "$(SEEDS)" --start "$(START)" --profile "$(PROFILE)" -j "$(JOBS)"
+
+bench: $(stamp) ## every benchmark of bench/, tables and JSON
+	@set -e; for file in bench/*.py; do echo "== $$file"; "$(bin)/python" "$$file"; done
+
+lock: $(stamp) ## write today's versions of .venv to requirements.lock
+	@{ sed -n '/^#/p' requirements.lock; \
+	  "$(bin)/python" -m pip freeze --exclude-editable | grep -E '^[A-Za-z0-9._-]+==' | sort -f; } > .venv/lock
+	@mv .venv/lock requirements.lock
+	@touch "$(stamp)"
+
+clean: ## remove caches (keeps .venv and the data)
+	@rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage dist build
+	@find qim tests -name __pycache__ -type d -prune -exec rm -rf {} +
