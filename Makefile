@@ -63,7 +63,7 @@ sim: $(stamp) ## a campaign of simulated worlds (SEEDS=2000 START=0 PROFILE=swar
 	@"$(bin)/qim" sim run --seeds "$(SEEDS)" --start "$(START)" --profile "$(PROFILE)" -j "$(JOBS)"
 
 bench: $(stamp) ## every benchmark of bench/, tables and JSON
-	@set -e; for file in bench/*.py; do echo "== $$file"; "$(bin)/python" "$$file"; done
+	@set -e; for file in bench/[!_]*.py; do echo "== $$file"; "$(bin)/python" "$$file"; done
 
 lock: $(stamp) ## write today's versions of .venv to requirements.lock
 	@{ sed -n '/^#/p' requirements.lock; \

@@ -1,0 +1,49 @@
+"""What every test shares: the command line of the campaigns and how Hypothesis runs.
+
+The options of `tests/sim` are declared here because pytest reads options only from the conftest of
+its start folder: `pytest`, `pytest tests` and `pytest tests/sim` must all know them.
+"""
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+
+# No timed assertions anywhere: two busy cores make any deadline a false alarm.
+settings.register_profile(
+    "default",
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile(
+    "thorough",
+    parent=settings.get_profile("default"),
+    max_examples=2_000,
+    phases=tuple(Phase),
+)
+settings.load_profile(os.environ.get("QIM_HYPOTHESIS", "default"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("simulator")
+    group.addoption(
+        "--seeds",
+        type=int,
+        default=None,
+        metavar="N",
+        help="worlds a profile runs (default: what fits the ten minutes of `make test`)",
+    )
+    group.addoption(
+        "--seed-base",
+        type=int,
+        default=None,
+        metavar="SEED",
+        help="first seed (default: a fresh one, printed in the header)",
+    )
+    group.addoption(
+        "--mutants",
+        default="sample",
+        metavar="sample|all|NAME",
+        help="which mutants must be killed",
+    )
