@@ -1,0 +1,116 @@
+"""Framing of log values: format version, kind, epoch under which it was PUBLISHED, then the payload.
+
+One byte version ‖ one byte kind ‖ epoch (8 B BE) ‖ payload. A Barrier is an epoch and nothing else (contract.md). A newer
+format waits and bytes no version can decode are dead-lettered (pipeline.md §2), so the two are told apart here, once.
+"""
+
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from qim.core.contract.entities import (
+    FORMAT_VERSION,
+    GroupDispatch,
+    MessageRecord,
+    decode_dispatch,
+    decode_stored_record,
+)
+
+KIND_RECORD: Final = 1
+KIND_BARRIER: Final = 2
+KIND_DISPATCH: Final = 3
+HEADER_BYTES: Final = 10
+
+
+class Barrier(Struct, frozen=True, gc=False):
+    """Everything of a lower epoch behind it in the outbox is ineffective (pipeline.md §1.7)."""
+
+    epoch: int
+
+
+class Outboxed(Struct, frozen=True, gc=False):
+    """A published record: ``stored`` is seq ‖ activity ‖ record as the hot store holds it."""
+
+    epoch: int
+    stored: bytes
+    record: MessageRecord
+
+
+class Dispatched(Struct, frozen=True, gc=False):
+    """A published dispatch."""
+
+    epoch: int
+    dispatch: GroupDispatch
+
+
+class NewerFormat(Struct, frozen=True, gc=False):
+    """Written by a later version: wait, never skip."""
+
+    version: int
+
+
+class Undecodable(Struct, frozen=True, gc=False):
+    """Bytes no version can decode: dead-letter."""
+
+    why: str
+
+
+def _frame(kind: int, epoch: int, payload: bytes) -> bytes:
+    return bytes((FORMAT_VERSION, kind)) + epoch.to_bytes(8, "big") + payload
+
+
+def barrier_value(epoch: int) -> bytes:
+    """The value of a barrier."""
+    return _frame(KIND_BARRIER, epoch, b"")
+
+
+def outbox_value(epoch: int, stored: bytes) -> bytes:
+    """The value of a record published under ``epoch``."""
+    return _frame(KIND_RECORD, epoch, stored)
+
+
+def dispatch_value(epoch: int, encoded: bytes) -> bytes:
+    """The value of a dispatch published under the fanout's ``epoch``."""
+    return _frame(KIND_DISPATCH, epoch, encoded)
+
+
+def _header(value: bytes) -> tuple[int, int] | NewerFormat | Undecodable:
+    if not value:
+        return Undecodable("empty value")
+    if value[0] > FORMAT_VERSION:
+        return NewerFormat(value[0])
+    if len(value) < HEADER_BYTES or value[0] == 0:
+        return Undecodable(f"header of {len(value)} bytes, version {value[0]}")
+    return value[1], int.from_bytes(value[2:10], "big")
+
+
+def read_outbox(value: bytes) -> Barrier | Outboxed | NewerFormat | Undecodable:
+    """Decode an outbox value; never raises."""
+    header = _header(value)
+    if not isinstance(header, tuple):
+        return header
+    kind, epoch = header
+    if kind == KIND_BARRIER:
+        return Barrier(epoch) if len(value) == HEADER_BYTES else Undecodable("barrier with a payload")
+    if kind != KIND_RECORD:
+        return Undecodable(f"kind {kind} in the outbox")
+    try:
+        record = decode_stored_record(value[HEADER_BYTES:])
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        return Undecodable(str(error))
+    return Outboxed(epoch, value[HEADER_BYTES:], record)
+
+
+def read_dispatch(value: bytes) -> Dispatched | NewerFormat | Undecodable:
+    """Decode a dispatch value; never raises."""
+    header = _header(value)
+    if not isinstance(header, tuple):
+        return header
+    kind, epoch = header
+    if kind != KIND_DISPATCH:
+        return Undecodable(f"kind {kind} in the dispatch log")
+    try:
+        return Dispatched(epoch, decode_dispatch(value[HEADER_BYTES:]))
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        return Undecodable(str(error))

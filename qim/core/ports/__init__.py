@@ -1,0 +1,1 @@
+"""Port vocabularies shared by machines: requests and their replies as plain data, one file a port."""

@@ -1,0 +1,19 @@
+"""The hot store's whole vocabulary, and which of the two stores a request belongs to."""
+
+from typing import get_args
+
+from qim.core.ports.completion import StoreRole
+from qim.core.ports.store_mailbox import MailboxStoreReply, MailboxStoreRequest
+from qim.core.ports.store_message import MessageStoreReply, MessageStoreRequest
+
+StoreRequest = MessageStoreRequest | MailboxStoreRequest
+StoreReply = MessageStoreReply | MailboxStoreReply
+
+_MAILBOX_TYPES: tuple[type, ...] = get_args(MailboxStoreRequest)
+_ROLES: dict[type, StoreRole] = dict.fromkeys(get_args(MessageStoreRequest), StoreRole.MESSAGE)
+_ROLES.update(dict.fromkeys(_MAILBOX_TYPES, StoreRole.MAILBOX))
+
+
+def store_role(request: StoreRequest) -> StoreRole:
+    """MESSAGE or MAILBOX."""
+    return _ROLES[type(request)]
