@@ -52,7 +52,7 @@ check: $(stamp) ## ruff, mypy --strict, the layer table, the house rules
 	@"$(bin)/ruff" check .
 	@"$(bin)/ruff" format --check .
 	@"$(bin)/mypy" --strict
-	@"$(bin)/lint-imports"
+	@"$(bin)/lint-imports" --no-logo
 	@"$(bin)/python" -m pytest -q tests/test_tidy.py
 
 format: $(stamp) ## rewrite the sources as check wants them
