@@ -1,0 +1,1 @@
+"""Embedded parts: SQLite log and registry, a private Valkey; nothing to set up."""

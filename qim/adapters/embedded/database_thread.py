@@ -1,0 +1,137 @@
+"""One SQLite connection on one thread of its own, fed with jobs that share a commit.
+
+The event loop must never wait for an fsync, and one commit a batch is what makes SQLite a fast log (components.md): jobs
+that arrive while a commit is under way ride together in the next one. A job that raises rolls back alone (savepoint).
+"""
+
+import queue
+import sqlite3
+import threading
+from asyncio import AbstractEventLoop
+from collections.abc import Callable
+from pathlib import Path
+
+from msgspec import Struct
+
+JOBS_MAX = 10_000
+JOBS_PER_COMMIT_MAX = 512
+
+
+class DatabaseStopped(Exception):
+    """The thread was stopped before the job ran: surely not applied."""
+
+
+class DatabaseBusy(Exception):
+    """More than ``JOBS_MAX`` jobs wait: surely not applied."""
+
+
+class CommitUncertain(Exception):
+    """The commit itself failed: the job may or may not be durable."""
+
+
+class Job(Struct):
+    """``work`` runs in a transaction on the database thread, ``done`` on the event loop with its result or exception."""
+
+    work: Callable[[sqlite3.Connection], object]
+    done: Callable[[object], None]
+
+
+class DatabaseThread:
+    """Owns the connection; ``submit`` from the event loop only."""
+
+    def __init__(self, path: Path, loop: AbstractEventLoop, *, schema: str, name: str) -> None:
+        self._loop = loop
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._waiting = 0
+        self._stopped = False
+        self._connection = open_database(path, schema)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def waiting(self) -> int:
+        """Jobs submitted and not yet answered."""
+        return self._waiting
+
+    def at_start(self, work: Callable[[sqlite3.Connection], None]) -> None:
+        """Run ``work`` at once on the caller's thread; only before the first ``submit``, while the thread sleeps."""
+        work(self._connection)
+
+    def submit(self, work: Callable[[sqlite3.Connection], object], done: Callable[[object], None]) -> None:
+        """Run ``work`` in order with the others; ``done`` gets its result once it is durable, or an exception."""
+        if self._stopped:
+            self._loop.call_soon(done, DatabaseStopped("the database is closed"))
+            return
+        if self._waiting >= JOBS_MAX:
+            self._loop.call_soon(done, DatabaseBusy(f"{self._waiting} jobs wait, at most {JOBS_MAX}"))
+            return
+        self._waiting += 1
+        self._jobs.put(Job(work=work, done=done))
+
+    def stop(self) -> None:
+        """Finish what was submitted, close the file and end the thread."""
+        if self._stopped:
+            return
+        self._stopped = True
+        self._jobs.put(None)
+        self._thread.join(timeout=30)
+
+    def _run(self) -> None:
+        ended = False
+        while not ended:
+            batch: list[Job] = []
+            job = self._jobs.get()
+            while job is not None:
+                batch.append(job)
+                if len(batch) >= JOBS_PER_COMMIT_MAX:
+                    break
+                try:
+                    job = self._jobs.get_nowait()
+                except queue.Empty:
+                    break
+            ended = job is None
+            if batch:
+                self._answer(batch, self._commit(batch))
+        self._connection.close()
+
+    def _commit(self, batch: list[Job]) -> list[object]:
+        connection = self._connection
+        results: list[object] = []
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            for job in batch:
+                connection.execute("SAVEPOINT job")
+                try:
+                    results.append(job.work(connection))
+                except Exception as error:  # one bad job never spoils the rest of its batch
+                    connection.execute("ROLLBACK TO job")
+                    results.append(error)
+                connection.execute("RELEASE job")
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            uncertain = CommitUncertain(str(error))
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            return [uncertain] * len(batch)
+        return results
+
+    def _answer(self, batch: list[Job], results: list[object]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._deliver, batch, results)
+        except RuntimeError:
+            return  # the loop is closed: nobody is left to be answered
+
+    def _deliver(self, batch: list[Job], results: list[object]) -> None:
+        self._waiting -= len(batch)
+        for job, result in zip(batch, results, strict=True):
+            job.done(result)
+
+
+def open_database(path: Path, schema: str) -> sqlite3.Connection:
+    """WAL and synchronous=FULL: an answered commit survives a power cut."""
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=FULL")
+    connection.execute("PRAGMA busy_timeout=5000")
+    connection.executescript(schema)
+    return connection

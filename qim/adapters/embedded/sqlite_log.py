@@ -1,0 +1,296 @@
+"""The log port on SQLite: WAL, synchronous=FULL, one commit for all appends that wait (architecture.md, Embedded).
+
+Offsets are dense a partition. Fetches of the newest records are served from a bounded memory tail, older ones from the
+file. A waiting fetch is answered by the next append or at its ``wait_ms``.
+"""
+
+import secrets
+import sqlite3
+import time
+from asyncio import AbstractEventLoop, TimerHandle
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, assert_never
+
+from msgspec import Struct
+
+from qim.adapters.embedded.database_thread import DatabaseBusy, DatabaseStopped, DatabaseThread
+from qim.core.ports.completion import Completion, Failed, FailReason, Unknown
+from qim.core.ports.log import (
+    Append,
+    Appended,
+    AppendRefused,
+    EndsRead,
+    Fetch,
+    Fetched,
+    LogReply,
+    LogRequest,
+    OutOfRange,
+    ReadEnds,
+    StoredRecord,
+    Topic,
+)
+
+Answer = Callable[[LogReply | Completion], None]
+
+RECORD_BYTES_MAX: Final = 1024 * 1024
+TAIL_RECORDS_MAX: Final = 2_048
+TAIL_BYTES_MAX: Final = 4 * 1024 * 1024
+
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS topic (name TEXT PRIMARY KEY, id BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS span (topic TEXT, partition INTEGER, first INTEGER, last_end INTEGER,
+  PRIMARY KEY (topic, partition)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS record (topic TEXT, partition INTEGER, position INTEGER, time INTEGER, key BLOB, value BLOB,
+  PRIMARY KEY (topic, partition, position)) WITHOUT ROWID;
+"""
+
+
+class _Waiter(Struct):
+    fetch: Fetch
+    answer: Answer
+    timer: TimerHandle | None = None
+
+
+class _Partition:
+    """What memory knows of one partition; ``tail`` ends at ``end`` and holds its newest records."""
+
+    __slots__ = ("end", "start", "tail", "tail_bytes", "waiters")
+
+    def __init__(self, start: int, end: int) -> None:
+        self.start = start
+        self.end = end
+        self.tail: deque[StoredRecord] = deque()
+        self.tail_bytes = 0
+        self.waiters: list[_Waiter] = []
+
+    def grew(self, records: list[StoredRecord]) -> None:
+        """Records became durable at the end."""
+        for record in records:
+            self.tail.append(record)
+            self.tail_bytes += len(record.value)
+        self.end = records[-1].offset + 1
+        while len(self.tail) > TAIL_RECORDS_MAX or self.tail_bytes > TAIL_BYTES_MAX:
+            self.tail_bytes -= len(self.tail.popleft().value)
+
+    def from_tail(self, offset: int, limit: int, bytes_max: int) -> list[StoredRecord] | None:
+        """Records from memory, or None where the file must be asked."""
+        if not self.tail or offset < self.tail[0].offset:
+            return None
+        first = offset - self.tail[0].offset
+        taken: list[StoredRecord] = []
+        size = 0
+        for index in range(first, min(first + limit, len(self.tail))):
+            size += len(self.tail[index].value)
+            if taken and size > bytes_max:
+                break
+            taken.append(self.tail[index])
+        return taken
+
+
+class SqliteLog:
+    """``submit`` a LogRequest from the event loop; ``answer`` is called on the loop exactly once."""
+
+    def __init__(self, path: Path, loop: AbstractEventLoop, *, partitions: dict[Topic, int]) -> None:
+        self._loop = loop
+        self._database = DatabaseThread(path, loop, schema=_SCHEMA, name="qim-log")
+        self._topic_ids: dict[Topic, bytes] = {}
+        self._partitions: dict[tuple[Topic, int], _Partition] = {}
+        self._database.at_start(lambda connection: self._load_all(connection, partitions))
+
+    def _load_all(self, connection: sqlite3.Connection, partitions: dict[Topic, int]) -> None:
+        for topic, count in partitions.items():
+            self._topic_ids[topic] = _topic_id(connection, topic)
+            for number in range(count):
+                self._partitions[topic, number] = _load(connection, topic, number)
+
+    @property
+    def waiting(self) -> int:
+        """Jobs that wait for the database thread (metric)."""
+        return self._database.waiting
+
+    def stop(self) -> None:
+        """Answer waiting fetches with nothing, make every accepted append durable, close."""
+        for partition in self._partitions.values():
+            self._wake(partition)
+        self._database.stop()
+
+    def submit(self, request: LogRequest, answer: Answer) -> None:
+        """Append, Fetch or ReadEnds; see ports/log.py."""
+        partition = self._partitions.get((request.topic, request.partition))
+        if partition is None:
+            answer(Failed(op=request.op, why=FailReason.INVALID))
+            return
+        match request:
+            case Append():
+                self._append(request, partition, answer)
+            case Fetch():
+                self._fetch(request, partition, answer)
+            case ReadEnds():
+                answer(
+                    EndsRead(
+                        op=request.op,
+                        topic_id=self._topic_ids[request.topic],
+                        start=partition.start,
+                        end=partition.end,
+                    )
+                )
+            case _:
+                assert_never(request)
+
+    def trim(self, topic: Topic, number: int, before: int, done: Callable[[object], None]) -> None:
+        """Retention: forget offsets below ``before`` (never beyond the end)."""
+        partition = self._partitions[topic, number]
+        before = min(before, partition.end)
+
+        def work(connection: sqlite3.Connection) -> None:
+            connection.execute(
+                "DELETE FROM record WHERE topic=? AND partition=? AND position<?",
+                (topic.value, number, before),
+            )
+            connection.execute(
+                "INSERT INTO span VALUES (?,?,?,?) ON CONFLICT DO UPDATE SET first=max(first,excluded.first), "
+                "last_end=max(last_end,excluded.last_end)",
+                (topic.value, number, before, before),
+            )
+
+        def finished(result: object) -> None:
+            if not isinstance(result, Exception):
+                partition.start = max(partition.start, before)
+                while partition.tail and partition.tail[0].offset < before:
+                    partition.tail_bytes -= len(partition.tail.popleft().value)
+            done(result)
+
+        self._database.submit(work, finished)
+
+    def _append(self, request: Append, partition: _Partition, answer: Answer) -> None:
+        for index, record in enumerate(request.records):
+            if len(record.value) > RECORD_BYTES_MAX:
+                why = f"record of {len(record.value)} bytes, at most {RECORD_BYTES_MAX}"
+                answer(AppendRefused(op=request.op, index=index, why=why))
+                return
+        topic, number = request.topic, request.partition
+
+        def work(connection: sqlite3.Connection) -> list[StoredRecord]:
+            now = time.time_ns() // 1_000_000
+            first = _end(connection, topic, number)
+            stored = [
+                StoredRecord(offset=first + index, append_time=now, key=record.key, value=record.value)
+                for index, record in enumerate(request.records)
+            ]
+            connection.executemany(
+                "INSERT INTO record VALUES (?,?,?,?,?,?)",
+                [(topic.value, number, one.offset, now, one.key, one.value) for one in stored],
+            )
+            return stored
+
+        self._database.submit(work, lambda result: self._appended(request, partition, answer, result))
+
+    def _appended(self, request: Append, partition: _Partition, answer: Answer, result: object) -> None:
+        if isinstance(result, list):
+            partition.grew(result)
+            offsets = tuple(record.offset for record in result)
+            answer(Appended(op=request.op, offsets=offsets, append_time=result[0].append_time))
+            self._wake(partition)
+        elif isinstance(result, DatabaseBusy | DatabaseStopped):
+            answer(Failed(op=request.op, why=FailReason.OVERLOADED))
+        else:
+            # A failed commit may still be found durable after a crash: never call that Failed.
+            answer(Unknown(op=request.op))
+
+    def _fetch(self, fetch: Fetch, partition: _Partition, answer: Answer) -> None:
+        if not partition.start <= fetch.offset <= partition.end:
+            answer(
+                OutOfRange(
+                    op=fetch.op,
+                    topic_id=self._topic_ids[fetch.topic],
+                    start=partition.start,
+                    end=partition.end,
+                )
+            )
+        elif fetch.offset == partition.end and fetch.wait_ms > 0:
+            waiter = _Waiter(fetch, answer)
+            waiter.timer = self._loop.call_later(fetch.wait_ms / 1000, self._expired, partition, waiter)
+            partition.waiters.append(waiter)
+        else:
+            self._serve(fetch, partition, answer)
+
+    def _serve(self, fetch: Fetch, partition: _Partition, answer: Answer) -> None:
+        records = partition.from_tail(fetch.offset, fetch.limit, fetch.bytes_max)
+        if records is not None or fetch.offset == partition.end:
+            self._fetched(fetch, partition, answer, records or [])
+            return
+
+        def work(connection: sqlite3.Connection) -> list[StoredRecord]:
+            return _read(connection, fetch)
+
+        def done(result: object) -> None:
+            if isinstance(result, list):
+                self._fetched(fetch, partition, answer, result)
+            else:
+                answer(Failed(op=fetch.op, why=FailReason.UNREACHABLE))
+
+        self._database.submit(work, done)
+
+    def _fetched(
+        self, fetch: Fetch, partition: _Partition, answer: Answer, records: list[StoredRecord]
+    ) -> None:
+        answer(
+            Fetched(
+                op=fetch.op,
+                topic_id=self._topic_ids[fetch.topic],
+                start=partition.start,
+                end=partition.end,
+                records=tuple(records),
+            )
+        )
+
+    def _expired(self, partition: _Partition, waiter: _Waiter) -> None:
+        partition.waiters.remove(waiter)
+        self._serve(waiter.fetch, partition, waiter.answer)
+
+    def _wake(self, partition: _Partition) -> None:
+        waiters, partition.waiters = partition.waiters, []
+        for waiter in waiters:
+            if waiter.timer is not None:
+                waiter.timer.cancel()
+            self._serve(waiter.fetch, partition, waiter.answer)
+
+
+def _topic_id(connection: sqlite3.Connection, topic: Topic) -> bytes:
+    connection.execute("INSERT OR IGNORE INTO topic VALUES (?,?)", (topic.value, secrets.token_bytes(16)))
+    row = connection.execute("SELECT id FROM topic WHERE name=?", (topic.value,)).fetchone()
+    return bytes(row[0])
+
+
+def _end(connection: sqlite3.Connection, topic: Topic, number: int) -> int:
+    row = connection.execute(
+        "SELECT max(coalesce((SELECT max(position)+1 FROM record WHERE topic=:t AND partition=:p),0),"
+        "coalesce((SELECT last_end FROM span WHERE topic=:t AND partition=:p),0))",
+        {"t": topic.value, "p": number},
+    ).fetchone()
+    return int(row[0])
+
+
+def _load(connection: sqlite3.Connection, topic: Topic, number: int) -> _Partition:
+    row = connection.execute(
+        "SELECT first FROM span WHERE topic=? AND partition=?", (topic.value, number)
+    ).fetchone()
+    return _Partition(int(row[0]) if row else 0, _end(connection, topic, number))
+
+
+def _read(connection: sqlite3.Connection, fetch: Fetch) -> list[StoredRecord]:
+    rows = connection.execute(
+        "SELECT position,time,key,value FROM record WHERE topic=? AND partition=? AND position>=? "
+        "ORDER BY position LIMIT ?",
+        (fetch.topic.value, fetch.partition, fetch.offset, fetch.limit),
+    )
+    taken: list[StoredRecord] = []
+    size = 0
+    for offset, append_time, key, value in rows:
+        size += len(value)
+        if taken and size > fetch.bytes_max:
+            break
+        taken.append(StoredRecord(offset=offset, append_time=append_time, key=key, value=value))
+    return taken
