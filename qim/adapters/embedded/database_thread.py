@@ -57,13 +57,17 @@ class DatabaseThread:
         """Run ``work`` at once on the caller's thread; only before the first ``submit``, while the thread sleeps."""
         work(self._connection)
 
-    def submit(self, work: Callable[[sqlite3.Connection], object], done: Callable[[object], None]) -> None:
+    def submit(
+        self, work: Callable[[sqlite3.Connection], object], done: Callable[[object], None]
+    ) -> None:
         """Run ``work`` in order with the others; ``done`` gets its result once it is durable, or an exception."""
         if self._stopped:
             self._loop.call_soon(done, DatabaseStopped("the database is closed"))
             return
         if self._waiting >= JOBS_MAX:
-            self._loop.call_soon(done, DatabaseBusy(f"{self._waiting} jobs wait, at most {JOBS_MAX}"))
+            self._loop.call_soon(
+                done, DatabaseBusy(f"{self._waiting} jobs wait, at most {JOBS_MAX}")
+            )
             return
         self._waiting += 1
         self._jobs.put(Job(work=work, done=done))

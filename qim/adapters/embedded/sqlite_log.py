@@ -92,7 +92,9 @@ class _Partition:
 class SqliteLog:
     """``submit`` a LogRequest from the event loop; ``answer`` is called on the loop exactly once."""
 
-    def __init__(self, path: Path, loop: AbstractEventLoop, *, partitions: dict[Topic, int]) -> None:
+    def __init__(
+        self, path: Path, loop: AbstractEventLoop, *, partitions: dict[Topic, int]
+    ) -> None:
         self._loop = loop
         self._database = DatabaseThread(path, loop, schema=_SCHEMA, name="qim-log")
         self._topic_ids: dict[Topic, bytes] = {}
@@ -176,7 +178,9 @@ class SqliteLog:
             now = time.time_ns() // 1_000_000
             first = _end(connection, topic, number)
             stored = [
-                StoredRecord(offset=first + index, append_time=now, key=record.key, value=record.value)
+                StoredRecord(
+                    offset=first + index, append_time=now, key=record.key, value=record.value
+                )
                 for index, record in enumerate(request.records)
             ]
             connection.executemany(
@@ -185,9 +189,13 @@ class SqliteLog:
             )
             return stored
 
-        self._database.submit(work, lambda result: self._appended(request, partition, answer, result))
+        self._database.submit(
+            work, lambda result: self._appended(request, partition, answer, result)
+        )
 
-    def _appended(self, request: Append, partition: _Partition, answer: Answer, result: object) -> None:
+    def _appended(
+        self, request: Append, partition: _Partition, answer: Answer, result: object
+    ) -> None:
         if isinstance(result, list):
             partition.grew(result)
             offsets = tuple(record.offset for record in result)
@@ -211,7 +219,9 @@ class SqliteLog:
             )
         elif fetch.offset == partition.end and fetch.wait_ms > 0:
             waiter = _Waiter(fetch, answer)
-            waiter.timer = self._loop.call_later(fetch.wait_ms / 1000, self._expired, partition, waiter)
+            waiter.timer = self._loop.call_later(
+                fetch.wait_ms / 1000, self._expired, partition, waiter
+            )
             partition.waiters.append(waiter)
         else:
             self._serve(fetch, partition, answer)
@@ -259,7 +269,9 @@ class SqliteLog:
 
 
 def _topic_id(connection: sqlite3.Connection, topic: Topic) -> bytes:
-    connection.execute("INSERT OR IGNORE INTO topic VALUES (?,?)", (topic.value, secrets.token_bytes(16)))
+    connection.execute(
+        "INSERT OR IGNORE INTO topic VALUES (?,?)", (topic.value, secrets.token_bytes(16))
+    )
     row = connection.execute("SELECT id FROM topic WHERE name=?", (topic.value,)).fetchone()
     return bytes(row[0])
 

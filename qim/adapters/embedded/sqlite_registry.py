@@ -135,7 +135,9 @@ class SqliteRegistry:
             return
         epoch = self._epochs.get(resource, 0) + 1
         self._epochs[resource] = epoch
-        self._holders[resource] = _Holder(request.owner, request.address, now + request.ttl_ms / 1000)
+        self._holders[resource] = _Holder(
+            request.owner, request.address, now + request.ttl_ms / 1000
+        )
 
         def work(connection: sqlite3.Connection) -> tuple[int, int]:
             _store_epoch(connection, resource, epoch)
@@ -250,7 +252,9 @@ def _store_epoch(connection: sqlite3.Connection, resource: Resource, epoch: int)
     )
 
 
-def _barrier_below(connection: sqlite3.Connection, resource: Resource, below: int) -> tuple[int, int]:
+def _barrier_below(
+    connection: sqlite3.Connection, resource: Resource, below: int
+) -> tuple[int, int]:
     row = connection.execute(
         "SELECT epoch, place FROM barrier WHERE resource=? AND place<? ORDER BY epoch DESC LIMIT 1",
         (_name(resource), below),

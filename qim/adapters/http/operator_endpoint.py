@@ -1,0 +1,81 @@
+"""/metrics, /healthz, /readyz, /livez on a thread of their own, by the standard library's WSGI server.
+
+A scrape must answer while the event loop is busy or stuck, so it doesn't run on it.
+"""
+
+import json
+from collections.abc import Callable, Iterable
+from socketserver import ThreadingMixIn
+from threading import Thread
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import make_wsgi_app
+from prometheus_client.registry import Collector
+
+REQUEST_TIMEOUT_SECONDS = 10
+
+Report = Callable[[], tuple[bool, dict[str, object]]]
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+    request_queue_size = 64
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = REQUEST_TIMEOUT_SECONDS
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Scrapes are not news."""
+
+
+class OperatorEndpoint:
+    """Serves ``collector`` and the reports; each report is (ok, details): ok False answers 503."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        collector: Collector,
+        *,
+        health: Report,
+        ready: Report,
+        live: Report,
+    ) -> None:
+        registry = CollectorRegistry()
+        registry.register(collector)
+        self._metrics = make_wsgi_app(registry)
+        self._reports = {"/healthz": health, "/readyz": ready, "/livez": live}
+        self._server = make_server(
+            host, port, self._app, server_class=_Server, handler_class=_Handler
+        )
+        self._thread = Thread(target=self._server.serve_forever, name="qim-operator", daemon=True)
+        self._thread.start()
+
+    @property
+    def address(self) -> str:
+        """host:port as bound."""
+        host, port = self._server.server_address[:2]
+        return f"{host!s}:{port}"
+
+    def stop(self) -> None:
+        """Stop serving."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(timeout=5)
+
+    def _app(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        path = environ.get("PATH_INFO", "/")
+        if path == "/metrics":
+            metrics: Iterable[bytes] = self._metrics(environ, start_response)
+            return metrics
+        report = self._reports.get(path)
+        if report is None:
+            start_response("404 Not Found", [("Content-Type", "text/plain")])
+            return [b"known paths: /metrics /healthz /readyz /livez\n"]
+        ok, details = report()
+        status = "200 OK" if ok else "503 Service Unavailable"
+        start_response(status, [("Content-Type", "application/json")])
+        return [json.dumps({"ok": ok, **details}).encode() + b"\n"]

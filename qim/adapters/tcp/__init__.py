@@ -1,0 +1,1 @@
+"""Byte streams of clients: qim/1 over TCP."""

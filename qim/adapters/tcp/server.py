@@ -1,0 +1,138 @@
+"""The gateway's sockets: asyncio protocols that turn chunks into events and carry out writes (ports/sockets.py).
+
+A chunk is handed to the machine as it came; the machine frames it. Protocols rather than streams, since a stream reads
+frame by frame at a fortieth of the speed (components.md, Sockets and bytes).
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+from qim.core.ports.sockets import (
+    Accepted,
+    Backlog,
+    BytesReceived,
+    CloseSocket,
+    PauseReading,
+    ResumeReading,
+    SocketClosed,
+    SocketEvent,
+    Write,
+)
+
+CLOSE_FLUSH_SECONDS: Final = 5.0
+BACKLOG_STEP_BYTES: Final = 16 * 1024
+
+Post = Callable[[SocketEvent], None]
+
+
+class _Stream(asyncio.Protocol):
+    def __init__(self, server: "TcpServer") -> None:
+        self._server = server
+        self.conn = 0
+        self.transport: asyncio.Transport | None = None
+        self.reported = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        # Any byte the kernel did not take is a backlog the machine must know of.
+        transport.set_write_buffer_limits(high=0, low=0)
+        self.conn = self._server.opened(self)
+        peer = transport.get_extra_info("peername")
+        self._server.post(Accepted(conn=self.conn, peer=f"{peer[0]}:{peer[1]}" if peer else "?"))
+
+    def data_received(self, data: bytes) -> None:
+        self._server.post(BytesReceived(conn=self.conn, wall=self._server.wall(), data=bytes(data)))
+
+    def eof_received(self) -> bool:
+        return False  # a half-closed client is gone: nobody pulls through it any more
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._server.closed(self)
+
+    def resume_writing(self) -> None:
+        self.reported = 0
+        self._server.post(Backlog(conn=self.conn, bytes_queued=0))
+
+
+class TcpServer:
+    """Listens, numbers streams, and carries out the gateway's socket effects."""
+
+    def __init__(self, post: Post, wall: Callable[[], int], first_conn: int = 1) -> None:
+        self.post = post
+        self.wall = wall
+        self._streams: dict[int, _Stream] = {}
+        self._next = first_conn
+        self._server: asyncio.Server | None = None
+
+    async def listen(self, host: str, port: int) -> str:
+        """Bind; returns host:port as bound. Raises OSError with the address that is taken."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: _Stream(self), host, port, backlog=1024)
+        bound = self._server.sockets[0].getsockname()
+        return f"{bound[0]}:{bound[1]}"
+
+    def stop_accepting(self) -> None:
+        """Close the listening socket; open streams go on."""
+        if self._server is not None:
+            self._server.close()
+
+    def abort_all(self) -> None:
+        """Cut what is still open at the end of a drain."""
+        for stream in list(self._streams.values()):
+            if stream.transport is not None:
+                stream.transport.abort()
+
+    @property
+    def open_streams(self) -> int:
+        """Streams not yet closed (metric)."""
+        return len(self._streams)
+
+    def opened(self, stream: _Stream) -> int:
+        """Number a new stream."""
+        conn = self._next
+        self._next += 1
+        self._streams[conn] = stream
+        return conn
+
+    def closed(self, stream: _Stream) -> None:
+        """A stream is gone."""
+        if self._streams.pop(stream.conn, None) is not None:
+            self.post(SocketClosed(conn=stream.conn))
+
+    def write(self, effect: Write, _: Any) -> None:
+        """Route of Write."""
+        stream = self._streams.get(effect.conn)
+        if stream is None or stream.transport is None:
+            return
+        transport = stream.transport
+        transport.write(effect.data)
+        queued = transport.get_write_buffer_size()
+        if queued and abs(queued - stream.reported) >= BACKLOG_STEP_BYTES:
+            stream.reported = queued
+            self.post(Backlog(conn=effect.conn, bytes_queued=queued))
+
+    def close(self, effect: CloseSocket, _: Any) -> None:
+        """Route of CloseSocket: what was written goes out first, but not for ever."""
+        stream = self._streams.get(effect.conn)
+        if stream is None or stream.transport is None:
+            return
+        stream.transport.close()
+        asyncio.get_running_loop().call_later(CLOSE_FLUSH_SECONDS, stream.transport.abort)
+
+    def pause(self, effect: PauseReading, _: Any) -> None:
+        """Route of PauseReading."""
+        stream = self._streams.get(effect.conn)
+        if stream is not None and stream.transport is not None and stream.transport.is_reading():
+            stream.transport.pause_reading()
+
+    def resume(self, effect: ResumeReading, _: Any) -> None:
+        """Route of ResumeReading."""
+        stream = self._streams.get(effect.conn)
+        if (
+            stream is not None
+            and stream.transport is not None
+            and not stream.transport.is_reading()
+        ):
+            stream.transport.resume_reading()

@@ -1,0 +1,146 @@
+"""Counters, gauges, structured log lines and health of one process (contract.md, invariants; seed 002, observability).
+
+Metrics say how the system is, the log says what one message went through (grep its trace_id), and the five invariants
+say whether to stop: a non-zero one turns /healthz and /readyz to 503 for good, /livez stays green.
+"""
+
+import json
+import os
+from asyncio import AbstractEventLoop
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from typing import Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from qim.core.contract.invariants import Invariant
+
+LOG_BUFFER_BYTES_MAX: Final = 1 << 20
+LOG_FLUSH_SECONDS: Final = 0.05
+VIOLATIONS_KEPT_MAX: Final = 1_000
+
+
+class LogSink:
+    """Lines gathered and written by one ``write`` every 50 ms: logging must not cost more than the work it tells of.
+
+    Bounded: while the reader of the descriptor lags, lines are dropped and counted, never queued without end.
+    """
+
+    def __init__(self, loop: AbstractEventLoop, descriptor: int, *, as_json: bool) -> None:
+        self._loop = loop
+        self._descriptor = descriptor
+        self._as_json = as_json
+        self._lines: list[str] = []
+        self._bytes = 0
+        self._armed = False
+        self.dropped = 0
+
+    def line(self, level: str, service: str, text: str, fields: dict[str, object]) -> None:
+        """One event; values must already be redacted (contract/redact.py)."""
+        if self._bytes > LOG_BUFFER_BYTES_MAX:
+            self.dropped += 1
+            return
+        stamp = datetime.now(UTC).isoformat(timespec="milliseconds")
+        if self._as_json:
+            record = {"time": stamp, "level": level, "service": service, "event": text, **fields}
+            line = json.dumps(record, default=str)
+        else:
+            told = " ".join(f"{key}={value}" for key, value in fields.items())
+            line = f"{stamp} {level:5} {service}: {text} {told}"
+        self.raw(line)
+
+    def raw(self, line: str) -> None:
+        """A line already formatted (the hot path of stages)."""
+        self._lines.append(line)
+        self._bytes += len(line) + 1
+        if not self._armed:
+            self._armed = True
+            self._loop.call_later(LOG_FLUSH_SECONDS, self.flush)
+
+    def flush(self) -> None:
+        """Write what has gathered."""
+        self._armed = False
+        lines, self._lines, self._bytes = self._lines, [], 0
+        if not lines:
+            return
+        data = ("\n".join(lines) + "\n").encode("utf-8", "backslashreplace")
+        while data:
+            try:
+                data = data[os.write(self._descriptor, data) :]
+            except OSError:
+                self.dropped += len(lines)
+                return
+
+
+class ProcessObserver(Collector):
+    """runtime.Observer and a Prometheus collector in one; adding to a counter is one dict write."""
+
+    def __init__(self, sink: LogSink, on_death: Callable[[str, BaseException], None]) -> None:
+        self._sink = sink
+        self._on_death = on_death
+        self._as_json = sink._as_json
+        self._counts: dict[tuple[str, str], int] = {(name.value, ""): 0 for name in Invariant}
+        self._gauges: dict[tuple[str, str], int] = {}
+        self._samplers: list[Callable[[], Iterable[tuple[str, str, int]]]] = []
+        self.violations: list[tuple[str, str]] = []
+
+    def sample(self, sampler: Callable[[], Iterable[tuple[str, str, int]]]) -> None:
+        """Register gauges read at scrape time: (name, label, value)."""
+        self._samplers.append(sampler)
+
+    def count(self, name: str, value: int, label: str) -> None:
+        key = (name, label)
+        self._counts[key] = self._counts.get(key, 0) + value
+
+    def gauge(self, name: str, value: int, label: str) -> None:
+        self._gauges[name, label] = value
+
+    def stage(self, machine: str, trace_id: int, stage: str, detail: str) -> None:
+        if self._as_json:
+            self._sink.line(
+                "info", machine, stage, {"trace_id": f"{trace_id:016x}", "detail": detail}
+            )
+        else:
+            self._sink.raw(f"{machine}: {stage} trace_id={trace_id:016x} {detail}")
+        self.count("stage", 1, stage)
+
+    def violation(self, machine: str, check: str, detail: str) -> None:
+        if len(self.violations) < VIOLATIONS_KEPT_MAX:
+            self.violations.append((check, detail))
+        known = check in {name.value for name in Invariant}
+        self.count(check if known else "violation", 1, "" if known else check)
+        self._sink.line("error", machine, "violation", {"check": check, "detail": detail})
+
+    def died(self, machine: str, error: BaseException) -> None:
+        self._sink.line("fatal", machine, "machine died", {"error": repr(error)})
+        self._sink.flush()
+        self._on_death(machine, error)
+
+    @property
+    def healthy(self) -> bool:
+        """False once any invariant is non-zero or any violation was seen."""
+        return not self.violations
+
+    def collect(self) -> Iterable[Metric]:
+        """Prometheus text: qim_<name>_total and qim_<name>."""
+        counters: dict[str, CounterMetricFamily] = {}
+        for (name, label), value in sorted(dict(self._counts).items()):
+            short = name.removesuffix("_total").removesuffix("_count")
+            family = counters.setdefault(
+                short, CounterMetricFamily(f"qim_{short}", name, labels=["label"])
+            )
+            family.add_metric([label], value)
+        yield from counters.values()
+        gauges: dict[str, GaugeMetricFamily] = {}
+        sampled = [
+            (name, label, value) for sampler in self._samplers for name, label, value in sampler()
+        ]
+        sampled += [(name, label, value) for (name, label), value in dict(self._gauges).items()]
+        sampled.append(("log_lines_dropped", "", self._sink.dropped))
+        for name, label, value in sorted(sampled):
+            gauge = gauges.setdefault(
+                name, GaugeMetricFamily(f"qim_{name}", name, labels=["label"])
+            )
+            gauge.add_metric([label], value)
+        yield from gauges.values()

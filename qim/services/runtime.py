@@ -1,0 +1,190 @@
+"""The runtime, once for all services (architecture.md, "The runtime" and "What a driver owes a machine").
+
+Each hosted machine has an inbox. An event posted to it schedules ONE call of the loop, which drains the inbox, calls
+``step`` once and routes the effects by their type; so a busy machine is stepped with everything that came meanwhile, and
+no event makes a task, a future or a queue item. Every effect with an ``op`` is answered exactly once by its port.
+"""
+
+import time
+from asyncio import AbstractEventLoop, TimerHandle
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Protocol
+
+from qim.core.ports.observe import Count, Gauge, StageReached, Violation
+
+INBOX_EVENTS_MAX: Final = 100_000
+"""A machine bounds its own work; an inbox this long is a bug that must be seen, not memory that grows."""
+STEP_EVENTS_MAX: Final = 1_024
+
+
+class HostedMachine(Protocol):
+    """What the runtime needs of any machine; the event types are checked where the assembly adds it."""
+
+    def step(self, now: int, events: Any) -> Any: ...
+
+    def deadline(self) -> int | None: ...
+
+    def idle(self) -> bool: ...
+
+
+class Observer(Protocol):
+    """Where observations go."""
+
+    def count(self, name: str, value: int, label: str) -> None: ...
+
+    def gauge(self, name: str, value: int, label: str) -> None: ...
+
+    def stage(self, machine: str, trace_id: int, stage: str, detail: str) -> None: ...
+
+    def violation(self, machine: str, check: str, detail: str) -> None: ...
+
+    def died(self, machine: str, error: BaseException) -> None: ...
+
+
+Route = Callable[[Any, "Hosted"], None]
+
+
+def monotonic_ms() -> int:
+    """Milliseconds on a clock that runs during suspend, the one leases are judged by (pipeline.md §0)."""
+    return int(time.clock_gettime(_CLOCK) * 1000)
+
+
+def wall_ms() -> int:
+    """Wall milliseconds; stamped at the edge only."""
+    return time.time_ns() // 1_000_000
+
+
+_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+class Hosted:
+    """One machine with its inbox, its timer and its routes."""
+
+    __slots__ = (
+        "_loop",
+        "_observer",
+        "_scheduled",
+        "_stopped",
+        "_timer",
+        "_timer_at",
+        "inbox",
+        "machine",
+        "name",
+        "routes",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        machine: HostedMachine,
+        routes: Mapping[type, Route],
+        loop: AbstractEventLoop,
+        observer: Observer,
+    ) -> None:
+        self.name = name
+        self.machine = machine
+        self.routes = dict(routes)
+        self.inbox: list[Any] = []
+        self._loop = loop
+        self._observer = observer
+        self._scheduled = False
+        self._stopped = False
+        self._timer: TimerHandle | None = None
+        self._timer_at: int | None = None
+
+    def post(self, event: Any) -> None:
+        """Hand a fact to the machine, in order; from the event loop only."""
+        self.inbox.append(event)
+        if not self._scheduled and not self._stopped:
+            self._scheduled = True
+            self._loop.call_soon(self._run)
+
+    def stop(self) -> None:
+        """Never step again; what is in the inbox is dropped, as in a crash."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _run(self) -> None:
+        self._scheduled = False
+        if self._stopped:
+            return
+        events = self.inbox
+        if len(events) > STEP_EVENTS_MAX:
+            assert len(events) <= INBOX_EVENTS_MAX, f"{self.name}: {len(events)} events wait"
+            self.inbox = events[STEP_EVENTS_MAX:]
+            events = events[:STEP_EVENTS_MAX]
+            self._scheduled = True
+            self._loop.call_soon(self._run)
+        else:
+            self.inbox = []
+        try:
+            effects = self.machine.step(monotonic_ms(), events)
+            routes = self.routes
+            for effect in effects:
+                routes[type(effect)](effect, self)
+        except Exception as error:
+            # Our own bug: the machine's state can't be trusted any more, the process dies (architecture.md).
+            self.stop()
+            self._observer.died(self.name, error)
+            return
+        self._arm()
+
+    def _arm(self) -> None:
+        deadline = self.machine.deadline()
+        if deadline == self._timer_at:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._timer_at = deadline
+        if deadline is not None:
+            delay = max(deadline - monotonic_ms(), 0) / 1000
+            self._timer = self._loop.call_later(delay, self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        self._timer_at = None
+        if not self._scheduled and not self._stopped:
+            self._scheduled = True
+            self._loop.call_soon(self._run)
+
+
+class Runtime:
+    """All machines of one process."""
+
+    def __init__(self, loop: AbstractEventLoop, observer: Observer) -> None:
+        self._loop = loop
+        self._observer = observer
+        self.hosted: dict[str, Hosted] = {}
+
+    def add(self, name: str, machine: HostedMachine, routes: Mapping[type, Route]) -> Hosted:
+        """Host ``machine``; ``routes`` has one entry for every effect type it may give, observations apart."""
+        observer = self._observer
+        all_routes: dict[type, Route] = {
+            Count: lambda effect, _: observer.count(effect.name, effect.value, effect.label),
+            Gauge: lambda effect, _: observer.gauge(effect.name, effect.value, effect.label),
+            StageReached: lambda effect, at: observer.stage(
+                at.name, effect.trace_id, effect.stage, effect.detail
+            ),
+            Violation: lambda effect, at: observer.violation(at.name, effect.check, effect.detail),
+        }
+        all_routes.update(routes)
+        hosted = Hosted(name, machine, all_routes, self._loop, observer)
+        self.hosted[name] = hosted
+        return hosted
+
+    def stop(self) -> None:
+        """Stop stepping every machine."""
+        for hosted in self.hosted.values():
+            hosted.stop()
+
+
+def routes_for(types: Iterable[type], route: Route) -> dict[type, Route]:
+    """The same route for every type of a union (``typing.get_args``)."""
+    return dict.fromkeys(types, route)
+
+
+def answer_to(hosted: Hosted) -> Callable[[Any], None]:
+    """Completions go back to the machine that asked."""
+    return hosted.post
