@@ -1,0 +1,486 @@
+"""LeaseKeeper: wishes, takes, renews and gives back the leases of one process (pipeline.md §0, "Leases are for liveness").
+
+Which resources it wishes for is rendezvous hashing over the announced peers of a role; who gets them the registry
+decides. Validity is ``sent + ttl - margin``, counted from when the grant or renewal was SENT, so that no slow answer can
+lengthen it. The keeper does NOT make anything safe: safety rests on fences, barriers and claims; and it never tells a
+machine about a lease whose validity has run out.
+
+A resource's states:
+
+    FREE --wished, due--> ACQUIRING --Granted--> HELD --FreshEpochWanted--> RAISING --EpochRaised--> ACQUIRING
+    FREE <--Denied, Failed-- ACQUIRING           HELD --FreshEpochWanted (nothing to raise)--> ACQUIRING
+    FREE <--validity over, lost in a Renewed, no longer wished, drained-- HELD
+
+Unknown of an Acquire or RaiseEpoch: asked again, since each grant is a fresh epoch and a raise is idempotent.
+"""
+
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Final, assert_never
+
+from msgspec import Struct
+
+from qim.core.contract.routing import rendezvous
+from qim.core.machine import Choose, Ms
+from qim.core.ports.completion import Failed, Unknown
+from qim.core.ports.local import DrainRequested, FreshEpochWanted, LeaseGone, LeaseHeld, Started
+from qim.core.ports.observe import Count, Gauge
+from qim.core.ports.registry import (
+    Acquire,
+    Announce,
+    Denied,
+    EpochRaised,
+    Granted,
+    Peers,
+    RaiseEpoch,
+    Release,
+    Released,
+    Renew,
+    Renewed,
+    Resource,
+    Role,
+)
+
+WISHES_MAX: Final = 65_536
+
+
+class LeaseConfig(Struct, frozen=True, kw_only=True):
+    """What one process may hold.
+
+    ``roles``: (role, how many resources it has), shared by rendezvous; ``pinned``: wished by this process alone, such as
+    its writer instance number. Times in ms; renew_ms < ttl_ms - margin_ms.
+    """
+
+    owner: str
+    address: str
+    roles: tuple[tuple[Role, int], ...] = ()
+    pinned: tuple[Resource, ...] = ()
+    ttl_ms: Ms = 10_000
+    renew_ms: Ms = 3_000
+    margin_ms: Ms = 1_000
+    retry_ms: Ms = 500
+    acquires_inflight_max: int = 64
+
+
+LeaseEvent = (
+    Started
+    | DrainRequested
+    | FreshEpochWanted
+    | Granted
+    | Denied
+    | Renewed
+    | Released
+    | EpochRaised
+    | Peers
+    | Failed
+    | Unknown
+)
+LeaseEffect = (
+    Acquire | Renew | Release | RaiseEpoch | Announce | LeaseHeld | LeaseGone | Count | Gauge
+)
+
+
+class LeaseState(IntEnum):
+    """Where one resource stands with us."""
+
+    FREE = 0
+    RAISING = 1
+    ACQUIRING = 2
+    HELD = 3
+
+
+class Lease(Struct, kw_only=True):
+    """One resource of interest. ``told``: the local machine believes it holds it (LeaseHeld without LeaseGone)."""
+
+    resource: Resource
+    state: LeaseState = LeaseState.FREE
+    epoch: int = 0
+    sent: Ms = 0
+    valid_until: Ms = 0
+    retry_at: Ms = 0
+    above: int = 0
+    wished: bool = False
+    told: bool = False
+
+
+class _AcquireSent(Struct, frozen=True, kw_only=True, gc=False):
+    resource: Resource
+    sent: Ms
+
+
+class _RaiseSent(Struct, frozen=True, kw_only=True, gc=False):
+    resource: Resource
+    above: int
+
+
+class _RenewSent(Struct, frozen=True, kw_only=True):
+    leases: tuple[tuple[Resource, int], ...]
+    sent: Ms
+
+
+class _AnnounceSent(Struct, frozen=True, kw_only=True, gc=False):
+    role: Role
+
+
+class _ReleaseSent(Struct, frozen=True, kw_only=True, gc=False):
+    count: int
+
+
+_Pending = _AcquireSent | _RaiseSent | _RenewSent | _AnnounceSent | _ReleaseSent
+
+
+class LeaseKeeper:
+    """Hosted beside the machines whose leases it keeps; see the module's docstring for its states and what it is not."""
+
+    def __init__(self, config: LeaseConfig, *, choose: Choose) -> None:
+        assert config.renew_ms < config.ttl_ms - config.margin_ms, config
+        assert sum(count for _, count in config.roles) + len(config.pinned) <= WISHES_MAX
+        self.config = config
+        self.leases: dict[Resource, Lease] = {}
+        self.pending: dict[int, _Pending] = {}
+        self._choose = choose
+        self._op = 0
+        self._wall = 0
+        self._started_at: Ms = 0
+        self._now: Ms = 0
+        self._running = False
+        self._draining = False
+        self._renew_at: Ms = 0
+        self._announce_at: Ms = 0
+        self._renewing = False
+        self._acquiring = 0
+        self._peers: dict[Role, tuple[str, ...]] = {}
+        for resource in config.pinned:
+            self.leases[resource] = Lease(resource=resource, wished=True)
+
+    def step(self, now: Ms, events: Sequence[LeaseEvent]) -> list[LeaseEffect]:
+        """Take registry answers and wishes, give registry requests and facts for the local machines."""
+        self._now = max(self._now, now)
+        out: list[LeaseEffect] = []
+        for event in events:
+            match event:
+                case Renewed() | Granted() | Peers() | Denied() | EpochRaised() | Released():
+                    self._on_answer(event, out)
+                case FreshEpochWanted():
+                    self._on_fresh_epoch_wanted(event, out)
+                case Failed() | Unknown():
+                    self._on_no_answer(event, out)
+                case Started():
+                    self._on_started(event)
+                case DrainRequested():
+                    self._on_drain(out)
+                case _:
+                    assert_never(event)
+        if self._running:
+            self._expire(out)
+            self._announce(out)
+            self._renew(out)
+            self._acquire(out)
+        return out
+
+    def deadline(self) -> Ms | None:
+        """The next renewal, announcement, retry or end of a validity."""
+        if not self._running:
+            return None
+        due = [self._announce_at]
+        if not self._renewing:
+            due.append(self._renew_at)
+        for lease in self.leases.values():
+            if lease.told:
+                due.append(lease.valid_until)
+            if lease.state is LeaseState.FREE and lease.wished and not self._draining:
+                due.append(lease.retry_at)
+        return min(due)
+
+    def check(self) -> None:
+        """Assert what must hold between steps."""
+        held = 0
+        for lease in self.leases.values():
+            if lease.state is LeaseState.HELD:
+                held += 1
+                assert lease.told, lease
+                assert lease.epoch > 0, lease
+        assert self._acquiring <= self.config.acquires_inflight_max
+        assert not (self._draining and held), "a drained keeper holds nothing"
+
+    def idle(self) -> bool:
+        """Nothing in flight that a graceful stop should wait for: no lease, no release."""
+        return not any(lease.told for lease in self.leases.values()) and not any(
+            isinstance(sent, _ReleaseSent) for sent in self.pending.values()
+        )
+
+    def holds(self, resource: Resource, epoch: int, now: Ms) -> bool:
+        """The driver's check as it hands an effect to I/O: held under exactly this epoch and still valid."""
+        lease = self.leases.get(resource)
+        return (
+            lease is not None
+            and lease.state is LeaseState.HELD
+            and lease.epoch == epoch
+            and now < lease.valid_until
+        )
+
+    # ------------------------------------------------------------ events
+
+    def _on_started(self, event: Started) -> None:
+        self._running = True
+        self._wall = event.wall
+        self._started_at = self._now
+        self._announce_at = self._now
+        self._renew_at = self._now + self.config.renew_ms
+
+    def _on_answer(
+        self,
+        event: Granted | Denied | Renewed | Released | EpochRaised | Peers,
+        out: list[LeaseEffect],
+    ) -> None:
+        sent = self.pending.pop(event.op, None)
+        match event, sent:
+            case Granted(), _AcquireSent():
+                self._on_granted(event, sent, out)
+            case Denied(), _AcquireSent():
+                self._on_denied(event, out)
+            case Renewed(), _RenewSent():
+                self._on_renewed(event, sent, out)
+            case EpochRaised(), _RaiseSent():
+                lease = self.leases[sent.resource]
+                lease.above = 0 if lease.above <= sent.above else lease.above
+                self._next_epoch_step(lease, out)
+            case Peers(), _AnnounceSent():
+                self._on_peers(event, out)
+            case Released(), _ReleaseSent():
+                pass
+            case _, None:
+                pass  # answered after we gave it up; the op was settled before
+            case _:
+                raise AssertionError(f"{event} answers {sent}")
+
+    def _on_granted(self, event: Granted, sent: _AcquireSent, out: list[LeaseEffect]) -> None:
+        self._acquiring -= 1
+        lease = self.leases[sent.resource]
+        lease.epoch = event.epoch
+        lease.valid_until = sent.sent + self.config.ttl_ms - self.config.margin_ms
+        if self._draining or not lease.wished:
+            self._gone(lease, out)
+            self._release((lease,), out)
+            return
+        if lease.above >= event.epoch:
+            self._next_epoch_step(lease, out)
+            return
+        lease.above = 0
+        if self._now >= lease.valid_until:
+            out.append(Count(name="lease_grant_too_late", label=sent.resource.role))
+            self._gone(lease, out)
+            lease.retry_at = self._now
+            return
+        lease.state = LeaseState.HELD
+        lease.told = True
+        out.append(
+            LeaseHeld(
+                resource=lease.resource,
+                epoch=event.epoch,
+                barrier_epoch=event.barrier_epoch,
+                barrier_offset=event.barrier_offset,
+                wall=self._wall + self._now - self._started_at,
+            )
+        )
+
+    def _on_denied(self, event: Denied, out: list[LeaseEffect]) -> None:
+        self._acquiring -= 1
+        lease = self.leases[event.resource]
+        self._gone(lease, out)
+        wait = min(max(event.remaining_ms, self.config.retry_ms), self.config.renew_ms)
+        lease.retry_at = self._now + wait + self._jitter("lease.denied", lease)
+
+    def _on_renewed(self, event: Renewed, sent: _RenewSent, out: list[LeaseEffect]) -> None:
+        self._renewing = False
+        self._renew_at = sent.sent + self.config.renew_ms
+        lost = frozenset(event.lost)
+        for resource, epoch in sent.leases:
+            lease = self.leases[resource]
+            # An answer about an epoch we have already replaced says nothing about the present one.
+            if lease.state is not LeaseState.HELD or lease.epoch != epoch:
+                continue
+            if resource in lost:
+                out.append(Count(name="lease_lost", label=resource.role))
+                self._gone(lease, out)
+                lease.retry_at = self._now
+            else:
+                lease.valid_until = sent.sent + self.config.ttl_ms - self.config.margin_ms
+
+    def _on_peers(self, event: Peers, out: list[LeaseEffect]) -> None:
+        self._peers[event.role] = event.owners
+        owners = (
+            event.owners
+            if self.config.owner in event.owners
+            else (*event.owners, self.config.owner)
+        )
+        unwished: list[Lease] = []
+        for role, count in self.config.roles:
+            if role is not event.role:
+                continue
+            for number in range(count):
+                resource = Resource(role=role, number=number)
+                wished = rendezvous(number, owners) == self.config.owner
+                lease = self.leases.get(resource)
+                if lease is None:
+                    if wished:
+                        self.leases[resource] = Lease(
+                            resource=resource, wished=True, retry_at=self._now
+                        )
+                    continue
+                if lease.wished and not wished and lease.state is LeaseState.HELD:
+                    unwished.append(lease)
+                lease.wished = wished
+        if unwished:
+            for lease in unwished:
+                self._gone(lease, out)
+            self._release(unwished, out)
+
+    def _on_fresh_epoch_wanted(self, event: FreshEpochWanted, out: list[LeaseEffect]) -> None:
+        lease = self.leases.get(event.resource)
+        if lease is None or not lease.told or self._draining:
+            # The machine must not wait for ever for a lease that went away while it asked.
+            out.append(LeaseGone(resource=event.resource))
+            return
+        lease.above = max(lease.above, event.above)
+        if lease.state is LeaseState.HELD:
+            self._next_epoch_step(lease, out)
+
+    def _on_no_answer(self, event: Failed | Unknown, out: list[LeaseEffect]) -> None:
+        match self.pending.pop(event.op, None):
+            case _AcquireSent(resource=resource):
+                self._acquiring -= 1
+                lease = self.leases[resource]
+                if self._draining or not lease.wished:
+                    self._gone(lease, out)
+                    # An Unknown grant may stand: give back what we may hold, under any epoch of ours.
+                    return
+                lease.state = LeaseState.FREE
+                lease.retry_at = self._now + self._jitter("lease.acquire", lease)
+            case _RaiseSent(resource=resource):
+                lease = self.leases[resource]
+                lease.state = LeaseState.FREE
+                lease.retry_at = self._now + self._jitter("lease.raise", lease)
+            case _RenewSent():
+                self._renewing = False
+                self._renew_at = self._now + self.config.retry_ms
+            case _AnnounceSent():
+                self._announce_at = min(self._announce_at, self._now + self.config.retry_ms)
+            case _ReleaseSent() | None:
+                pass  # it runs out by itself
+
+    def _on_drain(self, out: list[LeaseEffect]) -> None:
+        self._draining = True
+        held = [lease for lease in self.leases.values() if lease.state is LeaseState.HELD]
+        for lease in self.leases.values():
+            lease.wished = False
+            self._gone(lease, out)
+        if held:
+            self._release(held, out)
+
+    # ------------------------------------------------------------ what is due
+
+    def _expire(self, out: list[LeaseEffect]) -> None:
+        for lease in self.leases.values():
+            if lease.told and self._now >= lease.valid_until:
+                out.append(Count(name="lease_expired", label=lease.resource.role))
+                waiting = lease.state
+                self._gone(lease, out)
+                if waiting in (LeaseState.ACQUIRING, LeaseState.RAISING):
+                    lease.state = waiting
+                lease.retry_at = self._now
+
+    def _announce(self, out: list[LeaseEffect]) -> None:
+        if self._now < self._announce_at:
+            return
+        self._announce_at = self._now + self.config.renew_ms
+        if self._draining:
+            return
+        asked = {sent.role for sent in self.pending.values() if isinstance(sent, _AnnounceSent)}
+        for role, _ in self.config.roles:
+            if role in asked:
+                continue
+            out.append(
+                Announce(
+                    op=self._send(_AnnounceSent(role=role)),
+                    role=role,
+                    owner=self.config.owner,
+                    address=self.config.address,
+                    ttl_ms=self.config.ttl_ms,
+                )
+            )
+
+    def _renew(self, out: list[LeaseEffect]) -> None:
+        if self._renewing or self._now < self._renew_at:
+            return
+        held = tuple(
+            (lease.resource, lease.epoch)
+            for lease in self.leases.values()
+            if lease.state is LeaseState.HELD
+        )
+        if not held:
+            self._renew_at = self._now + self.config.renew_ms
+            return
+        self._renewing = True
+        out.append(
+            Renew(
+                op=self._send(_RenewSent(leases=held, sent=self._now)),
+                owner=self.config.owner,
+                leases=held,
+                ttl_ms=self.config.ttl_ms,
+            )
+        )
+
+    def _acquire(self, out: list[LeaseEffect]) -> None:
+        if self._draining:
+            return
+        for lease in self.leases.values():
+            if self._acquiring >= self.config.acquires_inflight_max:
+                return
+            if lease.state is LeaseState.FREE and lease.wished and self._now >= lease.retry_at:
+                self._next_epoch_step(lease, out)
+
+    def _next_epoch_step(self, lease: Lease, out: list[LeaseEffect]) -> None:
+        """Raise the registry where a higher epoch was seen than it gave us, then ask for a fresh one."""
+        if lease.above and lease.above >= lease.epoch:
+            lease.state = LeaseState.RAISING
+            op = self._send(_RaiseSent(resource=lease.resource, above=lease.above))
+            out.append(RaiseEpoch(op=op, resource=lease.resource, above=lease.above))
+            return
+        if self._acquiring >= self.config.acquires_inflight_max:
+            lease.state = LeaseState.FREE
+            lease.retry_at = self._now
+            return
+        lease.state = LeaseState.ACQUIRING
+        self._acquiring += 1
+        out.append(
+            Acquire(
+                op=self._send(_AcquireSent(resource=lease.resource, sent=self._now)),
+                resource=lease.resource,
+                owner=self.config.owner,
+                address=self.config.address,
+                ttl_ms=self.config.ttl_ms,
+            )
+        )
+
+    # ------------------------------------------------------------ helpers of the above
+
+    def _gone(self, lease: Lease, out: list[LeaseEffect]) -> None:
+        lease.state = LeaseState.FREE
+        if lease.told:
+            lease.told = False
+            out.append(LeaseGone(resource=lease.resource))
+
+    def _release(self, leases: Sequence[Lease], out: list[LeaseEffect]) -> None:
+        held = tuple((lease.resource, lease.epoch) for lease in leases)
+        op = self._send(_ReleaseSent(count=len(held)))
+        out.append(Release(op=op, owner=self.config.owner, leases=held))
+
+    def _send(self, sent: _Pending) -> int:
+        self._op += 1
+        self.pending[self._op] = sent
+        return self._op
+
+    def _jitter(self, site: str, lease: Lease) -> Ms:
+        key = (self.config.owner, str(lease.resource.role), lease.resource.number, self._op)
+        return self.config.retry_ms // 2 + self._choose(site, key) % max(1, self.config.retry_ms)
