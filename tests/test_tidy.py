@@ -181,11 +181,13 @@ BAD_TEXT = [
     ("machine_path", "qim/x.py", "p = '/ro" + "ot/data'"),
     ("dead_link", "docs/x.md", "[a](nowhere.md)"),
     ("dead_link", "docs/x.md", "[a](../README.md#no-such-heading)"),
+    ("dead_path", "docs/x.md", "see `qim/core/nowhere.py`"),
     ("unknown_target", "docs/x.md", "run `make coffee`"),
 ]
 
 GOOD_TEXT = [
     ("docs/x.md", "[a](../README.md) and [b](https://example.org/a) and `make test`"),
+    ("docs/x.md", "see `qim/core/contract/ids.py` and `lua/`"),
     ("docs/x.md", "a route /metrics, a ratio km/home/run, ~/work"),
     ("qim/x.py", "x = 'XXL'  # todos los dias"),
 ]

@@ -29,6 +29,7 @@ TEXT_SUFFIXES = frozenset(
 UNFINISHED = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|XX" + r"X|HA" + r"CK)\b")
 MACHINE_PATH = re.compile(r"(?<![\w.:/~-])/(?:work|root|home|Users|tmp|opt|mnt)/[A-Za-z0-9_.$-]+")
 MARKDOWN_LINK = re.compile(r"(?<!!)\[[^\]\n]*\]\(([^)\s]+)\)")
+NAMED_PATH = re.compile(r"`((?:bench|chaos|docs|lua|qim|tests)/[\w./-]*)`")
 MAKE_CALL = re.compile(r"`make ([a-z]+)")
 
 
@@ -85,6 +86,15 @@ def dead_link(path: str, source: str, root: Path) -> Iterator[Finding]:
             yield Finding(path, line_of(source, match), "dead_link", f"{match[1]}: no such heading")
 
 
+def dead_path(path: str, source: str, root: Path) -> Iterator[Finding]:
+    """A file or folder that a page names in code type is there."""
+    if not path.endswith(".md") or path == "CHANGELOG.md":
+        return
+    for match in NAMED_PATH.finditer(source):
+        if not (root / match[1]).exists():
+            yield Finding(path, line_of(source, match), "dead_path", f"{match[1]}: no such file")
+
+
 def _anchors(page: str) -> set[str]:
     """Heading anchors as the usual forges make them: lower case, punctuation gone, blanks to dashes."""
     return {
@@ -105,7 +115,7 @@ def unknown_target(path: str, source: str, root: Path) -> Iterator[Finding]:
 
 
 Rule = Callable[[str, str, Path], Iterator[Finding]]
-RULES: tuple[Rule, ...] = (unfinished, machine_path, dead_link, unknown_target)
+RULES: tuple[Rule, ...] = (unfinished, machine_path, dead_link, dead_path, unknown_target)
 
 
 def judge(path: str, source: str, root: Path) -> list[Finding]:
