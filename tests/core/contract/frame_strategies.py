@@ -72,7 +72,11 @@ def signals() -> st.SearchStrategy[WireFrame]:
     """SIGNAL names exactly one of conversation and peer."""
     fields = fields_of(Signal)
     to_peer = {**fields, "conversation_id": st.none(), "peer_user_id": st.integers(1, U64_MAX)}
-    to_many = {**fields, "conversation_id": st.binary(min_size=16, max_size=16), "peer_user_id": st.none()}
+    to_many = {
+        **fields,
+        "conversation_id": st.binary(min_size=16, max_size=16),
+        "peer_user_id": st.none(),
+    }
     one_of = st.one_of(st.fixed_dictionaries(to_peer), st.fixed_dictionaries(to_many))
     return one_of.map(lambda values: Signal(**values)).filter(lambda frame: frame.fault() is None)
 

@@ -68,7 +68,9 @@ EMPTY_SESSION = f.SessionEntry(
     conversation_id=CHAT, conversation_kind=f.ConversationKind.SINGLE, peer_user_id=8, last_activity_id=ACTIVITY,
     head=None, unread=0, unread_exact=True, read_seq=0,
 )  # fmt: skip
-STATE = f.ConversationState(conversation_id=CHAT, version=9, device_id=b"d1", read_seq=3, flags=1, value=b"{}")
+STATE = f.ConversationState(
+    conversation_id=CHAT, version=9, device_id=b"d1", read_seq=3, flags=1, value=b"{}"
+)
 
 
 def _connection() -> dict[str, WireFrame]:
@@ -191,11 +193,18 @@ def _groups_and_rooms() -> dict[str, WireFrame]:
     }  # fmt: skip
 
 
-SAMPLES: dict[str, WireFrame] = {**_connection(), **_messages(), **_history(), **_groups_and_rooms()}
+SAMPLES: dict[str, WireFrame] = {
+    **_connection(),
+    **_messages(),
+    **_history(),
+    **_groups_and_rooms(),
+}
 
 
 def golden_text() -> str:
     """`NAME.variant hex`, a line a frame, in the order of opcodes."""
     rows = sorted(SAMPLES.items(), key=lambda item: (item[1].OPCODE, item[0]))
     lines = [f"{name} {encode_frame(frame, request=REQUEST).hex()}" for name, frame in rows]
-    return "\n".join(["# Encoded frames of qim/1. A change here is a change of the wire.", *lines, ""])
+    return "\n".join(
+        ["# Encoded frames of qim/1. A change here is a change of the wire.", *lines, ""]
+    )

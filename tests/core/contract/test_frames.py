@@ -41,21 +41,30 @@ def test_a_frame_comes_back_as_it_was(
 ) -> None:
     frame = data.draw(FRAME_STRATEGIES[kind])
     raw = raw_of(frame, stream=stream, request=request_id)
-    assert (raw.opcode, raw.stream, raw.request, raw.flags) == (kind.OPCODE, stream, request_id, kind.FLAGS)
+    assert (raw.opcode, raw.stream, raw.request, raw.flags) == (
+        kind.OPCODE,
+        stream,
+        request_id,
+        kind.FLAGS,
+    )
     back = decode_frame(raw)
     assert type(back) is kind
     assert back == frame
 
 
 @pytest.mark.parametrize("kind", FRAMES, ids=lambda kind: kind.NAME)
-def test_unknown_trailing_fields_are_ignored_and_defaults_fill_short_ones(kind: type[WireFrame]) -> None:
+def test_unknown_trailing_fields_are_ignored_and_defaults_fill_short_ones(
+    kind: type[WireFrame],
+) -> None:
     frame = SAMPLES[f"{kind.NAME}.full"]
     fields = msgspec.msgpack.decode(encode_frame(frame)[16:])
     assert decode_frame(with_body(kind, [*fields, "from", ["the", {"future": 1}]])) == frame
     required = [field.required for field in msgspec.structs.fields(kind)]
     least = len(required) - (required[::-1].index(True) if True in required else len(required))
     short = decode_frame(with_body(kind, fields[:least]))
-    assert short == kind(**{field.name: getattr(frame, field.name) for field in msgspec.structs.fields(kind)[:least]})
+    assert short == kind(
+        **{field.name: getattr(frame, field.name) for field in msgspec.structs.fields(kind)[:least]}
+    )
     if least:
         assert refused(with_body(kind, fields[: least - 1])).code is ErrorCode.MALFORMED_FRAME
 
@@ -126,7 +135,11 @@ def test_bounds_themselves_are_legal() -> None:
     assert decode_frame(raw_of(largest)) == largest
     every_byte = bytes(range(256))
     odd = msgspec.structs.replace(
-        send_message(), body=every_byte, custom_type="\x00", client_message_id=every_byte[240:], peer_user_id=2**64 - 1
+        send_message(),
+        body=every_byte,
+        custom_type="\x00",
+        client_message_id=every_byte[240:],
+        peer_user_id=2**64 - 1,
     )
     assert decode_frame(raw_of(odd)) == odd
     both = msgspec.structs.replace(send_message(), conversation_id=OTHER, peer_user_id=8)
@@ -134,10 +147,16 @@ def test_bounds_themselves_are_legal() -> None:
 
 
 @pytest.mark.parametrize(
-    ("conversation_id", "peer_user_id"), [(None, None), (ID, 3), (NIL, None)], ids=["none", "both", "zero"]
+    ("conversation_id", "peer_user_id"),
+    [(None, None), (ID, 3), (NIL, None)],
+    ids=["none", "both", "zero"],
 )
-def test_a_signal_names_exactly_one_other_side(conversation_id: bytes | None, peer_user_id: int | None) -> None:
-    signal = Signal(conversation_id=conversation_id, peer_user_id=peer_user_id, custom_type="typing", body=b"")
+def test_a_signal_names_exactly_one_other_side(
+    conversation_id: bytes | None, peer_user_id: int | None
+) -> None:
+    signal = Signal(
+        conversation_id=conversation_id, peer_user_id=peer_user_id, custom_type="typing", body=b""
+    )
     assert refused(raw_of(signal)).code is ErrorCode.INVALID_ARGUMENT
 
 
@@ -177,7 +196,10 @@ def test_an_unknown_opcode_is_unsupported(opcode: int) -> None:
 @pytest.mark.parametrize("kind", FRAMES, ids=lambda kind: kind.NAME)
 def test_each_side_takes_only_what_the_other_may_send(kind: type[WireFrame]) -> None:
     raw = raw_of(SAMPLES[f"{kind.NAME}.full"])
-    for decode, refuses in ((frames.decode_client_frame, "s→c"), (frames.decode_server_frame, "c→s")):
+    for decode, refuses in (
+        (frames.decode_client_frame, "s→c"),
+        (frames.decode_server_frame, "c→s"),
+    ):
         if refuses == kind.DIRECTION:
             with pytest.raises(ProtocolError) as caught:
                 decode(raw)
@@ -227,5 +249,11 @@ def test_bytes_that_are_no_such_frame_are_malformed(body: bytes, what: str) -> N
 def test_remaining_fields_leave_out_key_and_window_only() -> None:
     add = frames.GroupAdd(client_message_id=ID, not_after=1, conversation_id=OTHER, members=(3, 4))
     retry = msgspec.structs.replace(add, client_message_id=OTHER, not_after=9)
-    assert frames.remaining_fields(add) == frames.remaining_fields(retry) == msgspec.msgpack.encode([OTHER, [3, 4]])
-    assert frames.remaining_fields(msgspec.structs.replace(add, members=(4, 3))) != frames.remaining_fields(add)
+    assert (
+        frames.remaining_fields(add)
+        == frames.remaining_fields(retry)
+        == msgspec.msgpack.encode([OTHER, [3, 4]])
+    )
+    assert frames.remaining_fields(
+        msgspec.structs.replace(add, members=(4, 3))
+    ) != frames.remaining_fields(add)
