@@ -84,7 +84,19 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     def order_faults(self) -> tuple["ParameterFault", ...]:
         """What breaks the legal order; must be empty for compressed windows too."""
-        return tuple(fault for rule in ORDER for fault in _order_fault(self, rule))
+        faults = [fault for rule in ORDER for fault in _order_fault(self, rule)]
+        usable_ms = self.lease_ttl_ms - self.lease_margin_ms
+        if self.lease_renew_ms >= usable_ms:
+            expected = f"below lease_ttl_ms - lease_margin_ms ({usable_ms}), when the lease stops being used"
+            faults.append(
+                _fault(
+                    "lease_renew_ms",
+                    self.lease_renew_ms,
+                    expected,
+                    "renew earlier or lengthen lease_ttl_ms",
+                )
+            )
+        return tuple(faults)
 
     def range_faults(self) -> tuple["ParameterFault", ...]:
         """What lies outside the range of a real deployment."""
@@ -198,7 +210,6 @@ ORDER: Final = (
     _order("not_after_slack_ms", "not_after_ms", "the slack forgives clocks, it is no window"),
     _at_most("read_back_ms", "mailbox_retention_ms", "a new device reads what the mailbox keeps"),
     _at_most("mailbox_day_ms", "mailbox_retention_ms", "trimming removes whole day buckets"),
-    _order("lease_renew_ms", "lease_ttl_ms", "a lease is renewed before it ends"),
     _order("lease_margin_ms", "lease_ttl_ms", "the margin is part of the lease"),
     _order("presence_refresh_ms", "presence_ttl_ms", "an entry is refreshed before it ends"),
     _order("heartbeat_ms", "idle_kill_ms", "a heartbeat comes before the kill"),

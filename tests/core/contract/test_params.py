@@ -82,6 +82,12 @@ def test_every_range_is_checked_at_its_border(row: tuple[str, int, int]) -> None
         assert (named == []) is legal, value
 
 
+@pytest.mark.parametrize(("renew_ms", "legal"), [(8_999, True), (9_000, False)])
+def test_a_lease_is_renewed_while_it_may_still_be_used(renew_ms: int, legal: bool) -> None:
+    faults = changed(lease_renew_ms=renew_ms).validate()
+    assert [fault.name for fault in faults] == ([] if legal else ["lease_renew_ms"])
+
+
 @pytest.mark.parametrize("name", ["shard_count", "outbox_partition_count"])
 @pytest.mark.parametrize("count", [0, 3, 65, 131072])
 def test_counts_are_powers_of_two(name: str, count: int) -> None:
