@@ -29,7 +29,8 @@ TEXT_SUFFIXES = frozenset(
 UNFINISHED = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|XX" + r"X|HA" + r"CK)\b")
 MACHINE_PATH = re.compile(r"(?<![\w.:/~-])/(?:work|root|home|Users|tmp|opt|mnt)/[A-Za-z0-9_.$-]+")
 MARKDOWN_LINK = re.compile(r"(?<!!)\[[^\]\n]*\]\(([^)\s]+)\)")
-NAMED_PATH = re.compile(r"`((?:bench|chaos|docs|lua|qim|tests)/[\w./-]*)`")
+# The protocol's name and the wheel's inner folder look like paths and are none of this tree.
+NAMED_PATH = re.compile(r"`(?!qim/1`|qim/lua`)((?:bench|chaos|docs|lua|qim|tests)/[\w./-]*)`")
 MAKE_CALL = re.compile(r"`make ([a-z]+)")
 
 
