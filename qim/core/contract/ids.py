@@ -1,8 +1,8 @@
 """Identities: the HLC message_id and everything derived by H (contract.md, Five sequences).
 
 message_id is 16 bytes big-endian: physical ms:48 · logical:16 · writer instance:16 · instance-lease epoch low:16 ·
-zero:32. It is for dedupe and tracing; people never sort by it. Every function raises ValueError on values outside
-their bounds.
+zero:32. It is for dedupe and tracing; people never sort by it. Values outside their bounds are our own bug and
+raise ValueError (struct.error in `event_id`).
 """
 
 import struct
