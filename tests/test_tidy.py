@@ -182,12 +182,15 @@ BAD_TEXT = [
     ("dead_link", "docs/x.md", "[a](nowhere.md)"),
     ("dead_link", "docs/x.md", "[a](../README.md#no-such-heading)"),
     ("dead_path", "docs/x.md", "see `qim/core/nowhere.py`"),
+    ("dead_citation", "qim/x.py", '"""As hearsay.md has it."""'),
+    ("dead_citation", "lua/x.lua", "-- pipeline.md §1.77"),
     ("unknown_target", "docs/x.md", "run `make coffee`"),
 ]
 
 GOOD_TEXT = [
     ("docs/x.md", "[a](../README.md) and [b](https://example.org/a) and `make test`"),
     ("docs/x.md", "see `qim/core/contract/ids.py` and `lua/`"),
+    ("qim/x.py", '"""OPEN (pipeline.md §1.6), contract.md."""'),
     ("docs/x.md", "a route /metrics, a ratio km/home/run, ~/work"),
     ("qim/x.py", "x = 'XXL'  # todos los dias"),
 ]

@@ -31,6 +31,7 @@ MACHINE_PATH = re.compile(r"(?<![\w.:/~-])/(?:work|root|home|Users|tmp|opt|mnt)/
 MARKDOWN_LINK = re.compile(r"(?<!!)\[[^\]\n]*\]\(([^)\s]+)\)")
 # The protocol's name and the wheel's inner folder look like paths and are none of this tree.
 NAMED_PATH = re.compile(r"`(?!qim/1`|qim/lua`)((?:bench|chaos|docs|lua|qim|tests)/[\w./-]*)`")
+CITED_PAGE = re.compile(r"\b([a-z][a-z_-]*)\.md\b(?:,? *§ *(\d+(?:\.\d+)?))?")
 MAKE_CALL = re.compile(r"`make ([a-z]+)")
 
 
@@ -96,6 +97,22 @@ def dead_path(path: str, source: str, root: Path) -> Iterator[Finding]:
             yield Finding(path, line_of(source, match), "dead_path", f"{match[1]}: no such file")
 
 
+def dead_citation(path: str, source: str, root: Path) -> Iterator[Finding]:
+    """Sources cite pages of docs/ by name, and numbered sections by number: both are there."""
+    if not path.startswith(("qim/", "lua/")):
+        return
+    for match in CITED_PAGE.finditer(source):
+        page = root / "docs" / f"{match[1]}.md"
+        if not page.exists():
+            text = f"{match[0]}: docs/ has no such page"
+            yield Finding(path, line_of(source, match), "dead_citation", text)
+        elif match[2] and not re.search(
+            rf"^#+ {re.escape(match[2])}\b", page.read_text("utf-8"), re.MULTILINE
+        ):
+            text = f"{match[0]}: the page has no section {match[2]}"
+            yield Finding(path, line_of(source, match), "dead_citation", text)
+
+
 def _anchors(page: str) -> set[str]:
     """Heading anchors as the usual forges make them: lower case, punctuation gone, blanks to dashes."""
     return {
@@ -116,7 +133,14 @@ def unknown_target(path: str, source: str, root: Path) -> Iterator[Finding]:
 
 
 Rule = Callable[[str, str, Path], Iterator[Finding]]
-RULES: tuple[Rule, ...] = (unfinished, machine_path, dead_link, dead_path, unknown_target)
+RULES: tuple[Rule, ...] = (
+    unfinished,
+    machine_path,
+    dead_link,
+    dead_path,
+    dead_citation,
+    unknown_target,
+)
 
 
 def judge(path: str, source: str, root: Path) -> list[Finding]:
