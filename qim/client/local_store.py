@@ -1,0 +1,304 @@
+"""The device's own store on SQLite (core/ports/local_store.py): every order one transaction, durable before its answer.
+
+One thread owns the connection and takes orders in the order given; orders that wait together share a commit, which keeps
+each of them atomic and durable and costs one fsync.
+"""
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, assert_never
+
+import msgspec
+
+from qim.core.contract.errors import ErrorCode
+from qim.core.ports.completion import Failed, FailReason, Unknown
+from qim.core.ports.local_store import (
+    AnchorsRead,
+    Coordinates,
+    LoadLocal,
+    LocalLoaded,
+    LocalMessage,
+    LocalSaved,
+    LocalState,
+    LocalStoreReply,
+    LocalStoreRequest,
+    MessagesSaved,
+    PendingGroupChange,
+    PendingMessage,
+    PendingRow,
+    ReadAnchors,
+    SaveAck,
+    SaveAttempt,
+    SaveBatch,
+    SaveFailed,
+    SaveGroupOk,
+    SaveHistory,
+    SaveNotAfter,
+    SavePending,
+    SavePush,
+    SaveState,
+)
+
+SCHEMA_VERSION: Final = 1
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS device (one INTEGER PRIMARY KEY CHECK (one = 1), attempt INTEGER NOT NULL, state INTEGER NOT NULL,
+  cursor BLOB, covered_through BLOB NOT NULL, rebuild_target BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS message (message_id BLOB PRIMARY KEY, conversation_id BLOB NOT NULL, seq BLOB NOT NULL,
+  sender_id BLOB NOT NULL, arrival INTEGER NOT NULL, told INTEGER NOT NULL DEFAULT 0, data BLOB NOT NULL) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS message_order ON message (conversation_id, seq);
+CREATE INDEX IF NOT EXISTS message_untold ON message (told, arrival);
+CREATE TABLE IF NOT EXISTS conversation (conversation_id BLOB PRIMARY KEY, anchor BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS outgoing (client_message_id BLOB PRIMARY KEY, place INTEGER NOT NULL, status TEXT NOT NULL,
+  code INTEGER NOT NULL DEFAULT 0, row BLOB NOT NULL, coordinates BLOB) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS outgoing_order ON outgoing (status, place);
+INSERT OR IGNORE INTO device VALUES (1, 0, 1, NULL, x'0000000000000000', x'0000000000000000');
+"""
+_ZERO: Final = b"\0" * 8
+
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode_pending: Final = msgspec.msgpack.Decoder(PendingMessage).decode
+_decode_change: Final = msgspec.msgpack.Decoder(PendingGroupChange).decode
+_MESSAGE_TAG: Final = b"m"
+_CHANGE_TAG: Final = b"g"
+_decode_message: Final = msgspec.msgpack.Decoder(LocalMessage).decode
+_decode_coordinates: Final = msgspec.msgpack.Decoder(Coordinates).decode
+
+
+class LocalStoreTooNew(Exception):
+    """The file was written by a later version; it is left as it is."""
+
+
+class LocalStore:
+    """Owns the SQLite file; every method runs on the one thread that the driver gives it."""
+
+    def __init__(self, path: Path) -> None:
+        self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        connection = self._connection
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version > SCHEMA_VERSION:
+            connection.close()
+            raise LocalStoreTooNew(
+                f"{path}: schema {version}, this version knows {SCHEMA_VERSION}; upgrade the client"
+            )
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.executescript(_SCHEMA)
+        connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+        (last,) = connection.execute("SELECT coalesce(max(arrival),0) FROM message").fetchone()
+        self._arrival: int = last + 1
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+    def execute(
+        self, requests: Sequence[LocalStoreRequest]
+    ) -> list[LocalStoreReply | Failed | Unknown]:
+        """Carry out in order, one commit for all; a failed commit answers Unknown to each."""
+        replies: list[LocalStoreReply | Failed | Unknown] = []
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            for request in requests:
+                self._connection.execute("SAVEPOINT one")
+                try:
+                    replies.append(self._one(request))
+                except sqlite3.Error:
+                    self._connection.execute("ROLLBACK TO one")
+                    replies.append(Failed(op=request.op, why=FailReason.INVALID))
+                self._connection.execute("RELEASE one")
+            self._connection.execute("COMMIT")
+        except sqlite3.Error:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            return [Unknown(op=request.op) for request in requests]
+        return replies
+
+    def take_untold(self, limit: int) -> list[LocalMessage]:
+        """Messages applied and not yet handed to the user, in order of arrival; marks them told (``qim pull``)."""
+        rows = self._connection.execute(
+            "SELECT message_id, data FROM message WHERE told=0 ORDER BY arrival LIMIT ?", (limit,)
+        ).fetchall()
+        self._connection.execute("BEGIN IMMEDIATE")
+        self._connection.executemany(
+            "UPDATE message SET told=1 WHERE message_id=?", [(row[0],) for row in rows]
+        )
+        self._connection.execute("COMMIT")
+        return [_decode_message(row[1]) for row in rows]
+
+    def messages(self, conversation_id: bytes, limit: int) -> list[LocalMessage]:
+        """The newest ``limit`` messages of a conversation, ascending by conversation_seq."""
+        rows = self._connection.execute(
+            "SELECT data FROM message WHERE conversation_id=? ORDER BY seq DESC LIMIT ?",
+            (conversation_id, limit),
+        ).fetchall()
+        return [_decode_message(row[0]) for row in reversed(rows)]
+
+    def _one(self, request: LocalStoreRequest) -> LocalStoreReply:
+        match request:
+            case SaveBatch():
+                return self._save_batch(request)
+            case SavePending():
+                return self._save_pending(request)
+            case SaveNotAfter():
+                return self._save_not_after(request)
+            case SaveAck():
+                return self._settle(request.op, request.coordinates)
+            case SavePush():
+                return MessagesSaved(op=request.op, fresh=self._insert(request.messages))
+            case SaveHistory() | SaveGroupOk() | SaveFailed():
+                return self._save_outcome(request)
+            case LoadLocal() | SaveAttempt() | SaveState() | ReadAnchors():
+                return self._device(request)
+            case _:
+                assert_never(request)
+
+    def _device(
+        self, request: LoadLocal | SaveAttempt | SaveState | ReadAnchors
+    ) -> LocalStoreReply:
+        run = self._connection.execute
+        match request:
+            case LoadLocal():
+                return self._load(request.op)
+            case SaveAttempt():
+                run("UPDATE device SET attempt=max(attempt,?)", (request.attempt,))
+            case SaveState():
+                target = request.rebuild_target.to_bytes(8, "big")
+                run("UPDATE device SET state=?, rebuild_target=?", (request.state, target))
+                if request.drop_cursor:
+                    run("UPDATE device SET cursor=NULL, covered_through=?", (_ZERO,))
+            case ReadAnchors():
+                return self._anchors(request)
+        return LocalSaved(op=request.op)
+
+    def _save_outcome(self, request: SaveHistory | SaveGroupOk | SaveFailed) -> LocalStoreReply:
+        match request:
+            case SaveHistory():
+                fresh = self._insert(request.messages)
+                if request.anchor:
+                    self._raise_anchor(request.conversation_id, request.anchor)
+                for coordinates in request.settled:
+                    self._settle(request.op, coordinates)
+                return MessagesSaved(op=request.op, fresh=fresh)
+            case SaveGroupOk():
+                self._status(request.client_message_id, "sent", 0)
+            case SaveFailed():
+                self._status(request.client_message_id, "failed", int(ErrorCode(request.code)))
+        return LocalSaved(op=request.op)
+
+    def _load(self, op: int) -> LocalLoaded:
+        attempt, state, cursor, covered, target = self._connection.execute(
+            "SELECT attempt, state, cursor, covered_through, rebuild_target FROM device"
+        ).fetchone()
+        rows = self._connection.execute(
+            "SELECT row FROM outgoing WHERE status='pending' ORDER BY place"
+        )
+        (last,) = self._connection.execute("SELECT coalesce(max(place),0) FROM outgoing").fetchone()
+        return LocalLoaded(
+            op=op,
+            attempt=attempt,
+            state=int(LocalState(state)),
+            cursor=cursor,
+            covered_through=int.from_bytes(covered, "big"),
+            rebuild_target=int.from_bytes(target, "big"),
+            order_last=last,
+            pending=tuple(_decode_row(row[0]) for row in rows),
+        )
+
+    def _save_pending(self, request: SavePending) -> LocalSaved:
+        row = request.row
+        self._connection.execute(
+            "INSERT OR IGNORE INTO outgoing VALUES (?,?,'pending',0,?,NULL)",
+            (row.client_message_id, row.order, _encode_row(row)),
+        )
+        return LocalSaved(op=request.op)
+
+    def _save_not_after(self, request: SaveNotAfter) -> LocalSaved:
+        for client_message_id, not_after in request.rows:
+            found = self._connection.execute(
+                "SELECT row FROM outgoing WHERE client_message_id=?", (client_message_id,)
+            ).fetchone()
+            if found is None:
+                continue
+            row = _decode_row(found[0])
+            if row.not_after == 0:
+                row = msgspec.structs.replace(row, not_after=not_after)
+                self._connection.execute(
+                    "UPDATE outgoing SET row=? WHERE client_message_id=?",
+                    (_encode_row(row), client_message_id),
+                )
+        return LocalSaved(op=request.op)
+
+    def _save_batch(self, request: SaveBatch) -> MessagesSaved:
+        fresh = self._insert(request.messages)
+        self._connection.execute(
+            "UPDATE device SET cursor=?, covered_through=?",
+            (request.cursor, request.covered_through.to_bytes(8, "big")),
+        )
+        if request.moves_anchors:
+            for message in request.messages:
+                self._raise_anchor(message.conversation_id, message.conversation_seq)
+        for coordinates in request.settled:
+            self._settle(request.op, coordinates)
+        return MessagesSaved(op=request.op, fresh=fresh)
+
+    def _insert(self, messages: Sequence[LocalMessage]) -> tuple[int, ...]:
+        fresh: list[int] = []
+        for index, message in enumerate(messages):
+            inserted = self._connection.execute(
+                "INSERT OR IGNORE INTO message VALUES (?,?,?,?,?,0,?)",
+                (
+                    message.message_id,
+                    message.conversation_id,
+                    message.conversation_seq.to_bytes(8, "big"),
+                    message.sender_id.to_bytes(8, "big"),
+                    self._arrival,
+                    _encode(message),
+                ),
+            )
+            if inserted.rowcount:
+                self._arrival += 1
+                fresh.append(index)
+                self._raise_anchor(message.conversation_id, 0)
+        return tuple(fresh)
+
+    def _raise_anchor(self, conversation_id: bytes, anchor: int) -> None:
+        self._connection.execute(
+            "INSERT INTO conversation VALUES (?,?) ON CONFLICT DO UPDATE SET anchor=max(anchor,excluded.anchor)",
+            (conversation_id, anchor.to_bytes(8, "big")),
+        )
+
+    def _settle(self, op: int, coordinates: Coordinates) -> LocalSaved:
+        self._connection.execute(
+            "UPDATE outgoing SET status='sent', coordinates=? WHERE client_message_id=?",
+            (_encode(coordinates), coordinates.client_message_id),
+        )
+        return LocalSaved(op=op)
+
+    def _status(self, client_message_id: bytes, status: str, code: int) -> None:
+        self._connection.execute(
+            "UPDATE outgoing SET status=?, code=? WHERE client_message_id=? AND status='pending'",
+            (status, code, client_message_id),
+        )
+
+    def _anchors(self, request: ReadAnchors) -> AnchorsRead:
+        rows = self._connection.execute(
+            "SELECT conversation_id, anchor FROM conversation WHERE conversation_id>? "
+            "ORDER BY conversation_id LIMIT ?",
+            (request.after, request.limit + 1),
+        ).fetchall()
+        page = tuple((row[0], int.from_bytes(row[1], "big")) for row in rows[: request.limit])
+        return AnchorsRead(op=request.op, anchors=page, more=len(rows) > request.limit)
+
+
+def _encode_row(row: PendingRow) -> bytes:
+    """One tag byte, so that a row says what it is, then the row."""
+    return (_MESSAGE_TAG if isinstance(row, PendingMessage) else _CHANGE_TAG) + _encode(row)
+
+
+def _decode_row(data: bytes) -> PendingRow:
+    return _decode_pending(data[1:]) if data[:1] == _MESSAGE_TAG else _decode_change(data[1:])
+
+
+Done = Callable[[LocalStoreReply | Failed | Unknown], None]
