@@ -22,7 +22,8 @@ class RealServer:
         self._reader = hiredis.Reader()
 
     def ask(self, *command: bytes | int | str | float) -> object:
-        self._socket.sendall(hiredis.pack_command(command)  # type: ignore[arg-type])
+        packed = hiredis.pack_command(command)  # type: ignore[arg-type]
+        self._socket.sendall(packed)
         while (reply := self._reader.gets()) is False:
             self._reader.feed(self._socket.recv(READ_BYTES_MAX))
         return reply
