@@ -47,12 +47,16 @@ class ClientConfig(Struct, frozen=True, kw_only=True):
     queries_max: int = 64
     pull_limit: int = 0
     history_limit: int = 0
+    queries_inflight_max: int = 2
     request_timeout_ms: int = 15_000
-    pull_timeout_ms: int = 15_000
+    """End of every wait for an answer: of AUTH, pull, send and query."""
+    pull_linger_ms: int = 250
+    """A push that carried its body is applied already; the pull that moves the cursor may gather some more."""
     dial_timeout_ms: int = 10_000
     dead_peer_ms: int = 70_000
     backoff_min_ms: int = 500
     backoff_max_ms: int = 30_000
+    redirects_max: int = 5
     pushes_unsaved_max: int = 64
     anchors_page: int = 100
 

@@ -29,14 +29,16 @@ from qim.core.ports.store_mailbox import (
 
 
 class GatewayConfig(Struct, frozen=True, kw_only=True):
-    """token_secrets: the first signs, all verify (rotation). Rates are per connection, tokens refill evenly."""
+    """token_secrets: any of them verifies (rotation). Rates are per connection and refill evenly."""
 
     token_secrets: tuple[bytes, ...]
     parameters: Parameters = DEFAULT
     connections_max: int = 20_000
+    auth_attempts_max: int = 3
     connection_requests_max: int = 512
-    """Requests of one connection in flight; at the limit its socket is not read, so TCP itself pushes back."""
-    connection_resume_at: int = 256
+    """Requests of one connection in flight; one more is RATE_LIMITED."""
+    connection_pause_at: int = 256
+    """From here its socket is not read until half of them are answered, so TCP itself pushes back."""
     requests_max: int = 65_536
     request_timeout_ms: int = 5_000
     owners_max: int = 131_072
@@ -45,12 +47,9 @@ class GatewayConfig(Struct, frozen=True, kw_only=True):
     owner_retry_after_ms: int = 250
     admission_per_second: int = 2_000
     admission_burst: int = 4_000
-    watermark_age_max_ms: int = 500
     watermark_users_max: int = 512
     refresh_batch_max: int = 256
-    close_timeout_ms: int = 5_000
     drain_timeout_ms: int = 5_000
-    read_burst_frames_max: int = 1_024
 
 
 GatewayEvent = (

@@ -115,7 +115,10 @@ class SavePending(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class SaveNotAfter(Struct, frozen=True, kw_only=True, gc=False):
-    """Fix not_after of rows just before their FIRST transmission; a row that has one keeps it. Answers: LocalSaved."""
+    """Fix not_after of rows just before their FIRST transmission. Answers: LocalSaved.
+
+    0 takes it back: the connection went before the row could be transmitted, as the machine that fixed it knows.
+    """
 
     op: int
     rows: tuple[tuple[bytes, int], ...]

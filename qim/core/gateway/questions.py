@@ -1,0 +1,161 @@
+"""Client frames as questions to the services: the actor injected, the owner's resource computed (pipeline.md §6).
+
+A client never names itself; what it may do is judged by the service that owns the conversation, not here.
+"""
+
+from typing import assert_never
+
+from qim.core.contract.entities import MembershipOp
+from qim.core.contract.errors import ErrorCode, ProtocolError
+from qim.core.contract.frames import (
+    CreateGroup,
+    GroupAdd,
+    GroupRemove,
+    LeaveGroup,
+    Members,
+    PullHistory,
+    PullMailbox,
+    SendMessage,
+)
+from qim.core.contract.ids import dedupe_key, group_conversation_id, single_conversation_id
+from qim.core.contract.params import Parameters
+from qim.core.contract.routing import shard, writer_shard
+from qim.core.contract.rpc import (
+    Actor,
+    AskHistory,
+    AskMembers,
+    AskPull,
+    AskSync,
+    AskWatermark,
+    SubmitGroup,
+    SubmitSend,
+)
+from qim.core.ports.registry import Resource, Role
+
+GroupFrame = CreateGroup | GroupAdd | GroupRemove | LeaveGroup
+Submission = SendMessage | GroupFrame
+Query = PullMailbox | PullHistory | Members
+Question = SubmitSend | SubmitGroup | AskHistory | AskMembers | AskPull | AskSync | AskWatermark
+
+
+def trace_of(actor: Actor, client_message_id: bytes) -> int:
+    """The u64 under which a message is traced: the first 8 bytes of its dedupe key, as the writer makes it."""
+    key = dedupe_key(actor.tenant_id, actor.user_id, client_message_id)
+    return int.from_bytes(key[:8], "big")
+
+
+def mailbox_of(user_id: int, parameters: Parameters) -> Resource:
+    """The MailboxShard of a user."""
+    return Resource(role=Role.MAILBOX, number=shard(user_id, parameters.shard_count))
+
+
+def writer_of(conversation_id: bytes, parameters: Parameters) -> Resource:
+    """The writer shard of a conversation."""
+    number = writer_shard(conversation_id, parameters.outbox_partition_count)
+    return Resource(role=Role.WRITER, number=number)
+
+
+def conversation_of(frame: Submission, actor: Actor) -> bytes:
+    """The conversation a submission names. Raises ProtocolError INVALID_ARGUMENT where its two names disagree."""
+    if isinstance(frame, CreateGroup):
+        return group_conversation_id(actor.tenant_id, actor.user_id, frame.client_message_id)
+    if not isinstance(frame, SendMessage):
+        return frame.conversation_id
+    if frame.peer_user_id is None:
+        assert frame.conversation_id is not None, "SendMessage.fault lets no such frame through"
+        return frame.conversation_id
+    single = single_conversation_id(actor.tenant_id, actor.user_id, frame.peer_user_id)
+    if frame.conversation_id not in (None, single):
+        raise ProtocolError(
+            ErrorCode.INVALID_ARGUMENT,
+            "conversation_id is not the single chat with peer_user_id",
+            client_message_id=frame.client_message_id,
+        )
+    return single
+
+
+def submission(rid: int, actor: Actor, frame: Submission) -> SubmitSend | SubmitGroup:
+    """SEND_MESSAGE or a membership change for the writer."""
+    if not isinstance(frame, SendMessage):
+        return _group_submission(rid, actor, frame)
+    return SubmitSend(
+        rid=rid,
+        actor=actor,
+        client_message_id=frame.client_message_id,
+        conversation_id=frame.conversation_id,
+        peer_user_id=frame.peer_user_id,
+        kind=frame.kind,
+        custom_type=frame.custom_type,
+        body=frame.body,
+        retention_class=frame.retention_class,
+        not_after=frame.not_after,
+    )
+
+
+def _group_submission(rid: int, actor: Actor, frame: GroupFrame) -> SubmitGroup:
+    conversation_id: bytes | None = None
+    members: tuple[int, ...] = ()
+    name, meta = "", b""
+    match frame:
+        case CreateGroup():
+            op, members, name, meta = MembershipOp.CREATE, frame.members, frame.name, frame.meta
+        case GroupAdd():
+            op, conversation_id, members = MembershipOp.ADD, frame.conversation_id, frame.members
+        case GroupRemove():
+            op, conversation_id, members = MembershipOp.REMOVE, frame.conversation_id, frame.members
+        case LeaveGroup():
+            op, conversation_id = MembershipOp.LEAVE, frame.conversation_id
+        case _:
+            assert_never(frame)
+    return SubmitGroup(
+        rid=rid,
+        actor=actor,
+        op=op,
+        client_message_id=frame.client_message_id,
+        not_after=frame.not_after,
+        conversation_id=conversation_id,
+        members=members,
+        name=name,
+        meta=meta,
+    )
+
+
+def query(
+    rid: int, actor: Actor, frame: Query, parameters: Parameters
+) -> tuple[Question, Resource]:
+    """A read, and who owns what it reads. Page limits are bounded here, 0 is the default page."""
+    match frame:
+        case PullMailbox():
+            pull = AskPull(
+                rid=rid,
+                actor=actor,
+                cursor=frame.cursor,
+                up_to_seq=frame.up_to_seq,
+                limit=page(frame.limit, parameters),
+            )
+            return pull, mailbox_of(actor.user_id, parameters)
+        case PullHistory():
+            history = AskHistory(
+                rid=rid,
+                actor=actor,
+                conversation_id=frame.conversation_id,
+                anchor=frame.anchor,
+                direction=frame.direction,
+                limit=page(frame.limit, parameters),
+            )
+            return history, writer_of(frame.conversation_id, parameters)
+        case Members():
+            members = AskMembers(
+                rid=rid,
+                actor=actor,
+                conversation_id=frame.conversation_id,
+                since_version=frame.since_version,
+            )
+            return members, writer_of(frame.conversation_id, parameters)
+        case _:
+            assert_never(frame)
+
+
+def page(limit: int, parameters: Parameters) -> int:
+    """Entries a page: the default for 0, never above the maximum."""
+    return min(limit or parameters.page_default, parameters.page_max)
