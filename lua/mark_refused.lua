@@ -1,0 +1,31 @@
+-- The log named the record itself (docs: pipeline, 1.5): the intent is REFUSED, out of pending and history.
+--
+-- KEYS   1 incarnation, 2 ws: writer shard, 3 wp: pending, 4 wa: facts, then two an item: d: dedupe, h: history
+-- ARGV   1 incarnation, 2 epoch8, then two an item: conversation16 seq8 message_id16 and the fact as it will stand
+-- Reply  K; or L index: no intent with this message_id, nothing was written; or R; or F epoch8
+-- Uses: compare, guard, rows
+-- allow-file (..): the parts have the width of what they replace
+
+local refused = foreign() or refusal(call('HGET', KEYS[2], 'e'), ARGV[2])
+if refused then return refused end
+
+local found, item = {}, 0
+for key = 5, #KEYS, 2 do
+  local held = call('GET', KEYS[key])
+  local state = held and sub(held, 18, 33) == sub(ARGV[3 + 2 * item], 25) and byte(held, 1)
+  if state ~= 2 and state ~= 5 then return {'L', item} end
+  item = item + 1
+  found[item] = state == 2 and held
+end
+for i = 1, item do
+  local held = found[i]
+  if held then
+    local key, member = 3 + 2 * i, ARGV[1 + 2 * i]
+    local row = stored_at(KEYS[key + 1], sub(held, 74, 81))
+    if row ~= '' then call('ZREM', KEYS[key + 1], row) end
+    call('SET', KEYS[key], '\5' .. sub(held, 2))
+    call('HSET', KEYS[4], sub(member, 25), ARGV[2 + 2 * i])
+    call('ZREM', KEYS[3], member)
+  end
+end
+return {'K'}

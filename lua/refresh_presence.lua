@@ -1,0 +1,22 @@
+-- Keep entries alive, or write them again after the store lost them (docs: pipeline, 3.6).
+--
+-- KEYS   1 incarnation, then pr: presence of the user of each hold
+-- ARGV   1 '' (any marked keyspace), then two a hold: device, the entry (session_epoch8 attempt8 expires8 conn8 gateway)
+-- Reply  K and one a hold: '1' a higher session_epoch stands, '0' written; or R
+-- Uses: compare, guard
+
+local refused = foreign()
+if refused then return refused end
+
+local reply = {'K'}
+for key = 2, #KEYS do
+  local device, entry = ARGV[2 * key - 2], ARGV[2 * key - 1]
+  local held = call('HGET', KEYS[key], device)
+  if held and below(sub(entry, 1, 8), sub(held, 1, 8)) then
+    reply[key] = '1'
+  else
+    call('HSET', KEYS[key], device, entry)
+    reply[key] = '0'
+  end
+end
+return reply

@@ -1,0 +1,1 @@
+"""The hot store: Redis or Valkey, one Lua script a request."""
