@@ -1,0 +1,173 @@
+"""Freezing: from a request and its audience to the record that is reserved, once a reservation (pipeline.md §1.2).
+
+The encoded record has no seq yet; the store puts seq and activity in front, and so does ``stored_of``.
+"""
+
+from qim.core.contract.entities import (
+    MEMBERSHIP_CUSTOM_TYPE,
+    ConversationKind,
+    MembershipDelta,
+    MembershipOp,
+    MessageKind,
+    MessageRecord,
+    encode_record,
+    stored_record,
+)
+from qim.core.contract.ids import dedupe_key
+from qim.core.ports.store_message import AppliedRecord, MembershipWrite, ReserveItem
+from qim.core.writer.audience import Audience
+from qim.core.writer.commit import Commit
+from qim.core.writer.membership import GroupChange, control_body, delta_of, membership_write
+
+
+def freeze_message(commit: Commit, audience: Audience, message_id: bytes, wall: int) -> ReserveItem:
+    """Freeze an ordinary message at ``audience``; a single chat is named by its two users instead of a version."""
+    single = audience.kind == ConversationKind.SINGLE
+    users = (audience.members[0], audience.members[-1]) if single else None
+    sender = commit.actor.user_id
+    peer = 0
+    if users is not None:
+        peer = users[1] if users[0] == sender else users[0]
+    commit.peer_user_id = peer
+    return _freeze(
+        commit,
+        kind=commit.kind,
+        custom_type=commit.custom_type,
+        body=commit.body,
+        conversation_kind=audience.kind,
+        version=0 if single else audience.version,
+        digest=b"" if single else audience.digest,
+        message_id=message_id,
+        wall=wall,
+        frozen=(0 if single else audience.version, b"" if single else audience.digest),
+        users=users,
+    )
+
+
+def freeze_control(
+    commit: Commit, change: GroupChange, message_id: bytes, wall: int
+) -> tuple[ReserveItem, MembershipWrite]:
+    """Freeze a membership control message: its record names V+1 and carries its own audience (pipeline.md §1.9)."""
+    assert commit.group is not None
+    write = membership_write(change, commit.group, commit.actor, message_id)
+    delta = delta_of(change, write)
+    commit.change = change
+    item = _freeze(
+        commit,
+        kind=MessageKind.CONTROL,
+        custom_type=MEMBERSHIP_CUSTOM_TYPE,
+        body=control_body(delta),
+        conversation_kind=ConversationKind.GROUP,
+        version=write.version,
+        digest=write.digest,
+        message_id=message_id,
+        wall=wall,
+        frozen=(write.previous_version, write.previous_digest),
+        users=None,
+        recipients=change.recipients,
+        delta=delta,
+    )
+    return item, write
+
+
+def _freeze(
+    commit: Commit,
+    *,
+    kind: int,
+    custom_type: str,
+    body: bytes,
+    conversation_kind: int,
+    version: int,
+    digest: bytes,
+    message_id: bytes,
+    wall: int,
+    frozen: tuple[int, bytes],
+    users: tuple[int, int] | None,
+    recipients: tuple[int, ...] = (),
+    delta: MembershipDelta | None = None,
+) -> ReserveItem:
+    actor = commit.actor
+    commit.message_id = message_id
+    commit.sent_at = wall
+    commit.version = version
+    commit.record = encode_record(
+        MessageRecord(
+            tenant_id=actor.tenant_id,
+            conversation_id=commit.conversation_id,
+            conversation_kind=conversation_kind,
+            kind=kind,
+            sender_id=actor.user_id,
+            device_id=actor.device_id,
+            client_message_id=commit.client_message_id,
+            request_digest=commit.digest,
+            message_id=message_id,
+            version=version,
+            membership_digest=digest,
+            peer_user_id=commit.peer_user_id,
+            recipients=recipients,
+            delta=delta,
+            body=body,
+            custom_type=custom_type,
+            retention_class=commit.retention_class,
+            sent_at=wall,
+            not_after=commit.not_after,
+            trace_id=commit.trace_id,
+        )
+    )
+    return ReserveItem(
+        dedupe_key=commit.key,
+        request_digest=commit.digest,
+        message_id=message_id,
+        conversation_id=commit.conversation_id,
+        conversation_kind=conversation_kind,
+        version=frozen[0],
+        membership_digest=frozen[1],
+        single_users=users,
+        record=commit.record,
+        sent_at=wall,
+        not_after=commit.not_after,
+    )
+
+
+def stored_of(commit: Commit) -> bytes:
+    """seq ‖ activity ‖ record, as the store made it at reservation."""
+    return stored_record(commit.conversation_seq, commit.last_activity_id, commit.record)
+
+
+def applied_record(offset: int, stored: bytes, record: MessageRecord) -> AppliedRecord:
+    """An effective outbox record as OPEN (d) restores it."""
+    single = record.conversation_kind == ConversationKind.SINGLE
+    first, second = sorted((record.sender_id, record.peer_user_id))
+    return AppliedRecord(
+        offset=offset,
+        dedupe_key=dedupe_key(record.tenant_id, record.sender_id, record.client_message_id),
+        request_digest=record.request_digest,
+        message_id=record.message_id,
+        conversation_id=record.conversation_id,
+        conversation_kind=record.conversation_kind,
+        conversation_seq=record.conversation_seq,
+        last_activity_id=record.last_activity_id,
+        stored=stored,
+        sent_at=record.sent_at,
+        not_after=record.not_after,
+        single_users=(first, second) if single else None,
+        membership=_membership_of(record),
+    )
+
+
+def _membership_of(record: MessageRecord) -> MembershipWrite | None:
+    delta = record.delta
+    if delta is None:
+        return None
+    # previous_digest is not in the record: restoring walks the log in order, so the store has it itself.
+    return MembershipWrite(
+        operation=delta.op,
+        users=delta.users,
+        previous_version=delta.previous_version,
+        previous_digest=b"",
+        version=delta.version,
+        digest=delta.digest,
+        creator=record.sender_id if delta.op == MembershipOp.CREATE else 0,
+        name=delta.name,
+        meta=delta.meta,
+    )

@@ -1,0 +1,340 @@
+"""OPEN: the only way to serve a shard (pipeline.md §1.6). Each step waits for the answer of the one before.
+
+LeaseHeld (a)  --> OpenShard (b) --> ReadEnds --> ReadLease
+ReadLease      --> barrier (c)          only while no epoch but ours is granted
+barrier        --> RegisterBarrier --> Fetch
+Fetch          --> ApplyOutbox (d) --> Fetch, until the barrier is reached
+barrier reached --> ReadPending (e) --> the commit pipeline appends and marks the page --> ReadPending
+nothing pending --> SERVING (f)
+
+Whatever is learnt here dies with the attempt: a fresh epoch starts at (a). It never serves a shard whose log begins
+above what the store has applied, and never skips a record it cannot read.
+"""
+
+from typing import Final
+
+from qim.core.contract.entities import decode_stored_record
+from qim.core.contract.hashing import H
+from qim.core.contract.ids import dedupe_key
+from qim.core.contract.logvalue import (
+    Barrier,
+    NewerFormat,
+    Outboxed,
+    Undecodable,
+    barrier_value,
+    read_outbox,
+)
+from qim.core.contract.rpc import Actor
+from qim.core.ports.completion import FailReason
+from qim.core.ports.local import LeaseHeld
+from qim.core.ports.log import (
+    Append,
+    Appended,
+    EndsRead,
+    Fetch,
+    Fetched,
+    LogRecord,
+    OutOfRange,
+    ReadEnds,
+    Topic,
+)
+from qim.core.ports.registry import LeaseRead, ReadLease, RegisterBarrier
+from qim.core.ports.store_message import (
+    AppliedRecord,
+    ApplyOutbox,
+    OpenShard,
+    PendingRead,
+    ReadPending,
+    ShardOpened,
+)
+from qim.core.writer.commit import Commit
+from qim.core.writer.freeze import applied_record
+from qim.core.writer.lifecycle import refresh, restart, stop
+from qim.core.writer.orders import Call, Orders, Pending
+from qim.core.writer.shard import OPENING, SERVING, Shard, Walk
+from qim.core.writer.vocabulary import Answer
+
+NO_LIMIT: Final = 2**63 - 1
+APPLY_ARGS: Final = 20
+"""Script arguments one restored record costs besides its changed users; an upper estimate."""
+
+
+class Opening:
+    """Walks shards from LeaseHeld to SERVING; keeps nothing of its own, the walk is in the shard."""
+
+    def __init__(self, orders: Orders) -> None:
+        self._orders: Final = orders
+
+    # ------------------------------------------------------------- (a), (b)
+
+    def begin(self, shard: Shard, held: LeaseHeld) -> None:
+        """A fresh epoch: forget pending work, raise the fence."""
+        orders = self._orders
+        restart(orders, shard)
+        shard.move(OPENING)
+        shard.epoch = held.epoch
+        orders.count("shard_open")
+        key = H("qim.incarnation", *orders.fresh_key(shard), shard.number, shard.epoch)
+        op = orders.next_op()
+        orders.ask(
+            Call.OPEN,
+            shard,
+            OpenShard(op=op, shard=shard.number, epoch=shard.epoch, fresh_key=key),
+        )
+
+    def on_open(self, shard: Shard, pending: Pending, answer: Answer) -> None:
+        """The incarnation of this OPEN, and how far the outbox is in the store."""
+        assert isinstance(answer, ShardOpened)
+        shard.incarnation = answer.incarnation
+        shard.walk.applied = answer.applied
+        shard.walk.filter.epoch = answer.filter_epoch
+        self._orders.clock.raise_above(answer.hlc_floor)
+        if answer.filter_epoch > shard.epoch:
+            refresh(self._orders, shard, "filter_above", answer.filter_epoch)
+            return
+        op = self._orders.next_op()
+        self._orders.ask(
+            Call.ENDS, shard, ReadEnds(op=op, topic=Topic.OUTBOX, partition=shard.number)
+        )
+
+    def on_ends(self, shard: Shard, pending: Pending, answer: Answer) -> None:
+        """Can the log restore at all what this store lacks?"""
+        assert isinstance(answer, EndsRead)
+        applied = shard.walk.applied
+        if answer.start > applied:
+            self._lost(shard, applied, answer.start)
+        elif applied > answer.end:
+            detail = f"outbox {shard.number}: store applied {applied}, log ends at {answer.end}"
+            stop(self._orders, shard, "outbox_truncated", detail)
+        else:
+            # Retention may have taken the barrier that voids the first records; the registry kept it (§1.7).
+            below = answer.start if applied == answer.start else NO_LIMIT
+            op = self._orders.next_op()
+            request = ReadLease(op=op, resource=shard.resource, barriers_below=below)
+            self._orders.ask(Call.LEASE, shard, request)
+
+    def on_lease(self, shard: Shard, pending: Pending, answer: Answer) -> None:
+        """Asked AFTER OpenShard answered: no OpenShard of a lower epoch than any granted goes further."""
+        assert isinstance(answer, LeaseRead)
+        assert isinstance(pending.request, ReadLease)
+        if answer.epoch != shard.epoch:
+            refresh(self._orders, shard, "epoch_moved", max(answer.epoch, shard.epoch))
+            return
+        if pending.request.barriers_below != NO_LIMIT and answer.barrier_offset >= 0:
+            shard.walk.filter.epoch = max(shard.walk.filter.epoch, answer.barrier_epoch)
+        shard.walk.barrier_due = True
+
+    # ------------------------------------------------------------- (c)
+
+    def flush(self, shard: Shard) -> None:
+        """At the end of a step: the barrier once no older append is in flight, the next page once one is finished."""
+        walk = shard.walk
+        if walk.barrier_due and shard.append_busy is None:
+            walk.barrier_due = False
+            op = self._orders.next_op()
+            record = LogRecord(key=b"", value=barrier_value(shard.epoch))
+            request = Append(
+                op=op,
+                topic=Topic.OUTBOX,
+                partition=shard.number,
+                epoch=shard.epoch,
+                records=(record,),
+            )
+            self._orders.ask(Call.BARRIER, shard, request)
+        elif walk.page_due and shard.drained():
+            walk.page_due = False
+            self._read_page(shard)
+        elif walk.finished and shard.drained():
+            self._serve(shard)
+
+    def on_barrier(self, shard: Shard, pending: Pending, answer: Answer) -> None:
+        """It stands at b: a late append of any lower epoch lands behind it and means nothing."""
+        if not isinstance(answer, Appended):
+            stop(self._orders, shard, "barrier_refused", f"outbox {shard.number}: {answer}")
+            return
+        self._orders.clock.compare(pending.asked_wall, answer.append_time)
+        walk = shard.walk
+        walk.barrier = answer.offsets[0]
+        walk.fetched = walk.applied
+        op = self._orders.next_op()
+        request = RegisterBarrier(
+            op=op, resource=shard.resource, epoch=shard.epoch, offset=walk.barrier
+        )
+        self._orders.ask(Call.REGISTER, shard, request)
+
+    def on_register(self, shard: Shard, pending: Pending, answer: Answer) -> None:
+        """Beside the lease for whoever starts when retention has taken it."""
+        self._advance(shard)
+
+    # ------------------------------------------------------------- (d)
+
+    def _advance(self, shard: Shard) -> None:
+        walk, config = shard.walk, self._orders.config
+        if walk.records:
+            self._apply(shard)
+        elif walk.applied >= walk.barrier:
+            self._read_page(shard)
+        else:
+            op = self._orders.next_op()
+            request = Fetch(
+                op=op,
+                topic=Topic.OUTBOX,
+                partition=shard.number,
+                offset=walk.fetched,
+                limit=config.fetch_records_max,
+                bytes_max=config.fetch_bytes_max,
+                wait_ms=config.retry_delay_max_ms,
+            )
+            self._orders.ask(Call.FETCH, shard, request)
+
+    def on_fetch(self, shard: Shard, pending: Pending, answer: Answer) -> None:
+        """The next stretch of [applied, b)."""
+        walk = shard.walk
+        if isinstance(answer, OutOfRange):
+            self._lost(shard, walk.fetched, answer.start)
+            return
+        assert isinstance(answer, Fetched)
+        if not answer.records:
+            # The barrier stands beyond, so the log owes us records: a short fetch, asked again.
+            self._orders.retry(pending)
+            return
+        if answer.records[0].offset > walk.fetched:
+            self._lost(shard, walk.fetched, answer.records[0].offset)
+            return
+        for record in answer.records:
+            if walk.fetched <= record.offset < walk.barrier:
+                walk.records.append(record)
+                walk.fetched = record.offset + 1
+        self._advance(shard)
+
+    def _apply(self, shard: Shard) -> None:
+        """One batch bounded by count, arguments and bytes; it moves ``applied`` also when it restores nothing."""
+        walk, config, orders = shard.walk, self._orders.config, self._orders
+        batch: list[AppliedRecord] = []
+        position, args, size = walk.applied, 0, 0
+        while walk.records and len(batch) < config.apply_records_max:
+            raw = walk.records[0]
+            entry = read_outbox(raw.value)
+            if isinstance(entry, NewerFormat):
+                detail = f"outbox {shard.number} offset {raw.offset}: format {entry.version}"
+                stop(orders, shard, "outbox_newer_format", detail)
+                return
+            if isinstance(entry, Outboxed):
+                users = len(entry.record.delta.users) if entry.record.delta is not None else 0
+                args, size = args + APPLY_ARGS + users, size + len(raw.value)
+                if batch and (args > config.apply_args_max or size > config.apply_bytes_max):
+                    break
+            if isinstance(entry, Undecodable):
+                orders.count("outbox_undecodable")
+            elif not self._admit(shard, raw.offset, entry, batch):
+                return
+            walk.records.popleft()
+            position = raw.offset + 1
+        self._order_apply(shard, position, tuple(batch))
+
+    def _admit(
+        self, shard: Shard, offset: int, entry: Barrier | Outboxed, batch: list[AppliedRecord]
+    ) -> bool:
+        if isinstance(entry, Barrier) and entry.epoch > shard.epoch:
+            refresh(self._orders, shard, "barrier_above", entry.epoch)
+            return False
+        effective = shard.walk.filter.admits(entry)
+        if isinstance(entry, Outboxed):
+            if effective:
+                self._orders.clock.raise_above(entry.record.message_id)
+                batch.append(applied_record(offset, entry.stored, entry.record))
+            else:
+                self._orders.count("outbox_ineffective")
+        return True
+
+    def _order_apply(self, shard: Shard, to: int, batch: tuple[AppliedRecord, ...]) -> None:
+        orders = self._orders
+        op = orders.next_op()
+        request = ApplyOutbox(
+            op=op,
+            shard=shard.number,
+            epoch=shard.epoch,
+            incarnation=shard.incarnation,
+            now_wall=orders.clock.wall(orders.now),
+            applied_from=shard.walk.applied,
+            applied_to=to,
+            filter_epoch=shard.walk.filter.epoch,
+            records=batch,
+        )
+        orders.ask(Call.APPLY, shard, request)
+
+    def on_apply(self, shard: Shard, pending: Pending, answer: Answer) -> None:
+        """``applied`` stands where the batch ended."""
+        assert isinstance(pending.request, ApplyOutbox)
+        shard.walk.applied = pending.request.applied_to
+        self._orders.count("outbox_restored", len(pending.request.records))
+        self._advance(shard)
+
+    # ------------------------------------------------------------- (e), (f)
+
+    def _read_page(self, shard: Shard) -> None:
+        orders = self._orders
+        op = orders.next_op()
+        request = ReadPending(
+            op=op,
+            shard=shard.number,
+            epoch=shard.epoch,
+            incarnation=shard.incarnation,
+            after=shard.walk.pending_after,
+            limit=orders.config.pending_page_max,
+        )
+        orders.ask(Call.PENDING, shard, request)
+
+    def on_pending(self, shard: Shard, pending: Pending, answer: Answer) -> None:
+        """A page of intents goes through the pipeline under the new epoch before the next is read."""
+        assert isinstance(answer, PendingRead)
+        for stored in answer.stored:
+            commit = resumed_commit(stored)
+            self._orders.clock.raise_above(commit.message_id)
+            shard.append_queue.append(commit)
+        self._orders.count("intent_resumed", len(answer.stored))
+        shard.walk.pending_after = answer.last
+        shard.walk.page_due = answer.more
+        shard.walk.finished = not answer.more
+
+    def _serve(self, shard: Shard) -> None:
+        """(f): nothing is pending any more."""
+        shard.move(SERVING)
+        shard.walk = Walk()
+        self._orders.count("shard_serving")
+
+    # ------------------------------------------------------------- stops
+
+    def _lost(self, shard: Shard, low: int, high: int) -> None:
+        detail = f"outbox {shard.number}: [{low}, {high}) is gone from the log and not in the store"
+        stop(self._orders, shard, "outbox_range_lost", detail)
+
+    def failed_open(self, shard: Shard, why: FailReason) -> bool:
+        """A keyspace with data but no incarnation key is somebody else's or damaged: never mark it."""
+        if why is not FailReason.KEYSPACE_UNMARKED:
+            return False
+        stop(self._orders, shard, "keyspace_unmarked", f"writer shard {shard.number}")
+        return True
+
+
+def resumed_commit(stored: bytes) -> Commit:
+    """An intent read back from the pending index, as the pipeline appends it: nobody waits for it here."""
+    record = decode_stored_record(stored)
+    return Commit(
+        key=dedupe_key(record.tenant_id, record.sender_id, record.client_message_id),
+        digest=record.request_digest,
+        actor=Actor(record.tenant_id, record.sender_id, record.device_id),
+        client_message_id=record.client_message_id,
+        conversation_id=record.conversation_id,
+        kind=record.kind,
+        not_after=record.not_after,
+        trace_id=record.trace_id,
+        sent=True,
+        resumed=True,
+        message_id=record.message_id,
+        record=stored[24:],
+        sent_at=record.sent_at,
+        conversation_seq=record.conversation_seq,
+        last_activity_id=record.last_activity_id,
+        version=record.version,
+    )

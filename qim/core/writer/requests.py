@@ -1,0 +1,474 @@
+"""Requests from their arrival to a verdict (pipeline.md §1.1): validate, admit, attach, judge, look up, answer.
+
+arrives  --> attached   the same dedupe key is already on its way and the digest agrees
+arrives  --> ready      valid and admitted; judged when its batch is frozen
+ready    --> loading    its conversation's members are not known here
+ready    --> frozen     the audience stands: the pipeline reserves it
+ready    --> look-up    it would be rejected (or changes nothing): first ask what is stored under its key
+look-up  --> answered   the stored commit's coordinates, IDEMPOTENCY_CONFLICT, or the verdict
+
+A stored commit is replayed before membership, not_after or the conversation's existence are held against a request.
+Nothing is reserved, appended or marked here.
+"""
+
+from typing import Final
+
+from qim.core.contract.entities import (
+    CommitState,
+    ConversationKind,
+    MembershipOp,
+    MessageKind,
+)
+from qim.core.contract.errors import ErrorCode
+from qim.core.contract.ids import dedupe_key, request_digest, single_conversation_id
+from qim.core.contract.rpc import GroupDone, SendDone, SubmitGroup, SubmitSend
+from qim.core.ports.network import Received
+from qim.core.ports.store_message import (
+    CommitsFound,
+    Existing,
+    LookupCommits,
+    MembershipRead,
+    ReadMembership,
+)
+from qim.core.writer.admission import TokenBuckets
+from qim.core.writer.audience import NOWHERE, Audience, AudienceCache, audience_of
+from qim.core.writer.commit import Commit, Waiter
+from qim.core.writer.deadlines import Deadlines
+from qim.core.writer.lifecycle import refresh
+from qim.core.writer.membership import (
+    GroupChange,
+    GroupLimits,
+    NoOp,
+    Refusal,
+    group_digest,
+    group_request,
+    plan_change,
+)
+from qim.core.writer.orders import Call, Orders, Pending
+from qim.core.writer.shard import CLOSED, STOPPED, Shard
+from qim.core.writer.validation import group_fault, send_fault
+from qim.core.writer.vocabulary import Answer
+
+CREATE: Final = MembershipOp.CREATE
+
+
+class Requests:
+    """Takes writes and gives verdicts; a request lives in its shard's ``commits`` from arrival to answer."""
+
+    def __init__(self, orders: Orders, deadlines: Deadlines, audiences: AudienceCache) -> None:
+        config = orders.config
+        self._orders: Final = orders
+        self._deadlines: Final = deadlines
+        self._audiences: Final = audiences
+        self._conversations = TokenBuckets(
+            config.conversation_rate_per_s, config.conversation_burst_max, config.admission_keys_max
+        )
+        self._tenants = TokenBuckets(
+            config.tenant_rate_per_s, config.tenant_burst_max, config.admission_keys_max
+        )
+        self._limits: Final = GroupLimits(
+            members_max=config.group_members_max,
+            broadcast_max=config.membership_broadcast_max,
+            recipients_max=config.explicit_recipients_max,
+        )
+
+    # -------------------------------------------------------------- arrival
+
+    def fault(self, message: SubmitSend | SubmitGroup) -> Refusal | None:
+        """A request that could never have been committed in this form."""
+        if isinstance(message, SubmitSend):
+            return send_fault(message, self._orders.config)
+        return group_fault(message, self._orders.config)
+
+    def submit(
+        self,
+        shard: Shard | None,
+        received: Received,
+        message: SubmitSend | SubmitGroup,
+        conversation_id: bytes,
+    ) -> None:
+        """A valid request, and the shard its conversation belongs to (None: not ours)."""
+        waiter = self._deadlines.waiter(received.source, message.rid)
+        actor = message.actor
+        if shard is None or shard.stage is CLOSED:
+            self._orders.refuse(waiter, ErrorCode.NOT_OWNER, "another writer owns the conversation")
+            return
+        key = dedupe_key(actor.tenant_id, actor.user_id, message.client_message_id)
+        digest = _digest(message, conversation_id)
+        known = shard.commits.get(key)
+        if known is not None:
+            self._attach(known, waiter, digest)
+            return
+        refused = self._admit(shard, message, conversation_id)
+        if refused is not None:
+            self._orders.refuse(waiter, *refused)
+            return
+        commit = _commit(message, conversation_id, key, digest)
+        commit.waiters.append(waiter)
+        waiter.commit = commit
+        self._deadlines.watch(waiter)
+        self._orders.hold(commit)
+        shard.commits[key] = commit
+        shard.ready.append(commit)
+        self._orders.touch(shard)
+
+    def _attach(self, commit: Commit, waiter: Waiter, digest: bytes) -> None:
+        """Requests with one key share one commit, however many rids ask for it."""
+        self._orders.count("duplicate_send", label="attached")
+        if commit.digest != digest:
+            self._orders.refuse(
+                waiter, ErrorCode.IDEMPOTENCY_CONFLICT, "this client_message_id is another request"
+            )
+            return
+        known = [(other.address, other.rid) for other in commit.waiters]
+        if (waiter.address, waiter.rid) in known:
+            return  # the network doubled the question; one answer is owed
+        if len(commit.waiters) >= self._orders.config.waiters_max or self._deadlines.full():
+            retry = self._orders.config.retry_after_ms
+            self._orders.refuse(waiter, ErrorCode.RATE_LIMITED, "it is on its way already", retry)
+            return
+        commit.waiters.append(waiter)
+        waiter.commit = commit
+        self._deadlines.watch(waiter)
+
+    def _admit(
+        self, shard: Shard, message: SubmitSend | SubmitGroup, conversation_id: bytes
+    ) -> tuple[ErrorCode, str, int] | None:
+        orders, config = self._orders, self._orders.config
+        if shard.stage is STOPPED:
+            return ErrorCode.UNAVAILABLE, "the shard is stopped", config.retry_delay_max_ms
+        if (
+            orders.held_commits >= config.commits_max
+            or orders.held_bytes >= config.commit_bytes_max
+            or self._deadlines.full()
+        ):
+            return ErrorCode.UNAVAILABLE, "too many requests in flight", config.retry_after_ms
+        wait = self._tenants.admit(message.actor.tenant_id, orders.now)
+        if wait:
+            return ErrorCode.RATE_LIMITED, "the tenant sends too fast", wait
+        wait = self._conversations.admit(conversation_id, orders.now)
+        if wait:
+            return ErrorCode.RATE_LIMITED, "the conversation is too fast", wait
+        return None
+
+    # -------------------------------------------------------------- judgement
+
+    def judge(self, shard: Shard, commit: Commit) -> Audience | GroupChange | None:
+        """Freeze the audience at what is known now. None: the request went elsewhere (load, look-up, or gone)."""
+        if not commit.waiters:
+            # Nobody waits any more, and what was reserved before a fresh epoch OPEN has settled.
+            self.leave(shard, commit)
+            return None
+        verdict: Refusal | NoOp | None = self._untimely(commit)
+        if verdict is None:
+            audience = self._audience(shard, commit)
+            if audience is None:
+                self._load(shard, commit)
+                return None
+            judged = self._judge_members(commit, audience)
+            if not isinstance(judged, Refusal | NoOp):
+                return judged
+            verdict = judged
+        commit.verdict = verdict
+        shard.lookup_queue.append(commit)
+        return None
+
+    def _untimely(self, commit: Commit) -> Refusal | None:
+        orders = self._orders
+        if orders.clock.refuses:
+            return Refusal(code=ErrorCode.UNAVAILABLE, message="this writer's clock runs ahead")
+        wall = orders.clock.wall(orders.now)
+        if commit.not_after < wall:
+            return Refusal(code=ErrorCode.SEND_EXPIRED, message="not_after has passed")
+        if commit.not_after > wall + orders.config.not_after_max_ms:
+            return Refusal(code=ErrorCode.INVALID_ARGUMENT, message="not_after is too far ahead")
+        return None
+
+    def _audience(self, shard: Shard, commit: Commit) -> Audience | None:
+        if commit.group is not None and commit.group.op == CREATE:
+            return NOWHERE
+        cached = self._audiences.get(commit.conversation_id, shard.generation)
+        if cached is not None:
+            return cached
+        if commit.peer_user_id:
+            # A single chat needs no read: its id is made of its two users.
+            audience = _single(commit.actor.user_id, commit.peer_user_id)
+            self._audiences.put(commit.conversation_id, shard.generation, audience)
+            return audience
+        return commit.audience
+
+    def _judge_members(
+        self, commit: Commit, audience: Audience
+    ) -> Audience | GroupChange | NoOp | Refusal:
+        if commit.group is not None:
+            return plan_change(commit.group, commit.actor.user_id, audience, self._limits)
+        if audience.kind == 0:
+            text = "no such conversation; a single chat's first message names its peer"
+            return Refusal(code=ErrorCode.NOT_FOUND, message=text)
+        if audience.kind not in (ConversationKind.SINGLE, ConversationKind.GROUP):
+            return Refusal(code=ErrorCode.UNSUPPORTED, message="not a conversation to send to")
+        if commit.actor.user_id not in audience.present or not _of_tenant(commit, audience):
+            return Refusal(code=ErrorCode.NOT_MEMBER, message="only members send")
+        return audience
+
+    # -------------------------------------------------------------- members
+
+    def _load(self, shard: Shard, commit: Commit) -> None:
+        waiting = shard.loads.get(commit.conversation_id)
+        if waiting is not None:
+            waiting.append(commit)
+            return
+        if len(shard.loads) >= self._orders.config.membership_loads_max:
+            self.refuse(shard, commit, ErrorCode.UNAVAILABLE, "too many conversations being read")
+            return
+        shard.loads[commit.conversation_id] = [commit]
+        request = ReadMembership(
+            op=self._orders.next_op(),
+            shard=shard.number,
+            epoch=shard.epoch,
+            incarnation=shard.incarnation,
+            conversation_id=commit.conversation_id,
+        )
+        self._orders.ask(Call.LOAD, shard, request, commit.conversation_id)
+
+    def on_load(self, shard: Shard, pending: Pending, answer: Answer) -> None:
+        """The waiting requests go back to the front in the order they came in."""
+        assert isinstance(answer, MembershipRead)
+        assert isinstance(pending.subject, bytes)
+        waiting = shard.loads.pop(pending.subject)
+        audience = audience_of(answer)
+        self._audiences.put(pending.subject, shard.generation, audience)
+        for commit in waiting:
+            # Kept beside the cache, or a cache too small for its conversations would read for ever.
+            commit.audience = audience
+        shard.ready.extendleft(reversed(waiting))
+
+    def refreeze(self, shard: Shard, moved: list[Commit]) -> None:
+        """The store stands at another version: no seq was consumed, freeze again, at most so often (§1.2)."""
+        again: list[Commit] = []
+        for commit in moved:
+            self._orders.count("refreeze")
+            self._audiences.drop(commit.conversation_id)
+            commit.audience = None
+            commit.refreezes += 1
+            if commit.group is not None and commit.group.op == CREATE:
+                text = "a group of this client_message_id exists already"
+                self.refuse(shard, commit, ErrorCode.IDEMPOTENCY_CONFLICT, text)
+            elif commit.refreezes > self._orders.config.refreeze_attempts_max:
+                text = "members keep changing"
+                self.refuse(shard, commit, ErrorCode.MEMBERSHIP_CHANGED, text)
+            else:
+                again.append(commit)
+        shard.ready.extendleft(reversed(again))
+
+    # -------------------------------------------------------------- look-up
+
+    def flush(self, shard: Shard) -> None:
+        """One LookupCommits in flight a shard; those that come meanwhile go with the next."""
+        if shard.lookup_inflight or not shard.lookup_queue:
+            return
+        orders = self._orders
+        count = min(len(shard.lookup_queue), orders.config.lookup_keys_max)
+        commits = tuple(shard.lookup_queue.popleft() for _ in range(count))
+        shard.lookup_inflight = commits
+        request = LookupCommits(
+            op=orders.next_op(),
+            shard=shard.number,
+            epoch=shard.epoch,
+            incarnation=shard.incarnation,
+            now_wall=orders.clock.wall(orders.now),
+            dedupe_keys=tuple([commit.key for commit in commits]),
+        )
+        orders.ask(Call.LOOKUP, shard, request)
+
+    def on_lookup(self, shard: Shard, pending: Pending, answer: Answer) -> None:
+        """Found: its coordinates, whatever the verdict was. None: the verdict."""
+        assert isinstance(answer, CommitsFound)
+        commits, shard.lookup_inflight = shard.lookup_inflight, ()
+        for index, (commit, found) in enumerate(zip(commits, answer.commits, strict=True)):
+            if found is None:
+                self._pronounce(shard, commit)
+            elif not self.settle(shard, commit, found):
+                shard.lookup_inflight = commits[index:]
+                refresh(self._orders, shard, "stray_intent")
+                return
+
+    def _pronounce(self, shard: Shard, commit: Commit) -> None:
+        commit.doubtful = False
+        verdict = commit.verdict
+        assert verdict is not None
+        if isinstance(verdict, Refusal):
+            self.refuse(shard, commit, verdict.code, verdict.message)
+            return
+        waiting = shard.controls.get((commit.conversation_id, verdict.version))
+        if waiting is None:
+            self._answer_noop(shard, commit, verdict)
+        else:
+            waiting.append(commit)
+
+    def version_committed(self, shard: Shard, control: Commit) -> None:
+        """GROUP_OK of what changed nothing at this version may go out now (§1.9)."""
+        noops = shard.controls.pop((control.conversation_id, control.version), [])
+        for noop in noops:
+            assert isinstance(noop.verdict, NoOp)
+            self._answer_noop(shard, noop, noop.verdict)
+
+    def _answer_noop(self, shard: Shard, commit: Commit, verdict: NoOp) -> None:
+        self.leave(shard, commit)
+        for waiter in commit.waiters:
+            done = GroupDone(
+                rid=waiter.rid,
+                client_message_id=commit.client_message_id,
+                conversation_id=commit.conversation_id,
+                version=verdict.version,
+                control_seq=verdict.control_seq,
+                noop=True,
+            )
+            self._orders.answer(waiter, done, commit.trace_id)
+
+    def settle(self, shard: Shard, commit: Commit, found: Existing) -> bool:
+        """What stands under the key decides. False: an intent on its way that is not this pipeline's."""
+        if found.request_digest != commit.digest:
+            text = "this client_message_id is another request"
+            self.refuse(shard, commit, ErrorCode.IDEMPOTENCY_CONFLICT, text)
+        elif found.state == CommitState.REFUSED:
+            text = "the log refused this record"
+            self.refuse(shard, commit, ErrorCode.INVALID_ARGUMENT, text)
+        elif found.state == CommitState.COMMITTED:
+            self._replay(shard, commit, found)
+        else:
+            return False
+        return True
+
+    def _replay(self, shard: Shard, commit: Commit, found: Existing) -> None:
+        """The ack again, with today's request id."""
+        self._orders.count("duplicate_send", label="replayed")
+        self.leave(shard, commit)
+        for waiter in commit.waiters:
+            done: SendDone | GroupDone
+            if commit.group is None:
+                done = SendDone(
+                    rid=waiter.rid,
+                    client_message_id=commit.client_message_id,
+                    message_id=found.message_id,
+                    conversation_id=found.conversation_id,
+                    conversation_seq=found.conversation_seq,
+                    last_activity_id=found.last_activity_id,
+                    sent_at=found.sent_at,
+                )
+            else:
+                done = GroupDone(
+                    rid=waiter.rid,
+                    client_message_id=commit.client_message_id,
+                    conversation_id=found.conversation_id,
+                    version=found.version,
+                    control_seq=found.conversation_seq,
+                    noop=False,
+                )
+            self._orders.answer(waiter, done, commit.trace_id)
+
+    # -------------------------------------------------------------- ends
+
+    def leave(self, shard: Shard, commit: Commit) -> None:
+        """The shard knows it no more."""
+        del shard.commits[commit.key]
+        self._orders.release(commit)
+
+    def refuse(self, shard: Shard, commit: Commit, code: ErrorCode, text: str) -> None:
+        """Tell everybody who waits, and forget it. "Surely not done" is never said of a reservation in doubt."""
+        retry = 0
+        if code is ErrorCode.UNAVAILABLE:
+            retry = self._orders.config.retry_after_ms
+            if commit.doubtful:
+                code = ErrorCode.TIMEOUT_UNKNOWN
+        self.leave(shard, commit)
+        for waiter in commit.waiters:
+            self._orders.refuse(waiter, code, text, retry, commit.trace_id)
+
+    def expire(self, waiter: Waiter) -> None:
+        """request_timeout_ms are over: the work goes on if a reservation of it ever left this machine."""
+        commit = waiter.commit
+        retry = self._orders.config.retry_after_ms
+        if commit is None:
+            self._orders.refuse(waiter, ErrorCode.UNAVAILABLE, "the read took too long", retry)
+            return
+        commit.waiters.remove(waiter)
+        code = ErrorCode.TIMEOUT_UNKNOWN if commit.sent else ErrorCode.UNAVAILABLE
+        self._orders.refuse(waiter, code, "no answer in time", retry, commit.trace_id)
+
+    def check(self) -> None:
+        """The buckets' own."""
+        self._conversations.check()
+        self._tenants.check()
+
+
+def _digest(message: SubmitSend | SubmitGroup, conversation_id: bytes) -> bytes:
+    actor = message.actor
+    if isinstance(message, SubmitGroup):
+        return group_digest(actor, message)
+    return request_digest(
+        actor.tenant_id,
+        actor.user_id,
+        conversation_id,
+        message.kind,
+        message.custom_type,
+        message.body,
+    )
+
+
+def _commit(
+    message: SubmitSend | SubmitGroup, conversation_id: bytes, key: bytes, digest: bytes
+) -> Commit:
+    trace_id = int.from_bytes(key[:8], "big")
+    if isinstance(message, SubmitGroup):
+        return Commit(
+            key=key,
+            digest=digest,
+            actor=message.actor,
+            client_message_id=message.client_message_id,
+            conversation_id=conversation_id,
+            kind=MessageKind.CONTROL,
+            not_after=message.not_after,
+            group=group_request(message.actor, message),
+            trace_id=trace_id,
+            size=512 + 32 * len(message.members) + len(message.meta),
+        )
+    return Commit(
+        key=key,
+        digest=digest,
+        actor=message.actor,
+        client_message_id=message.client_message_id,
+        conversation_id=conversation_id,
+        peer_user_id=message.peer_user_id or 0,
+        kind=message.kind,
+        custom_type=message.custom_type,
+        body=message.body,
+        retention_class=message.retention_class,
+        not_after=message.not_after,
+        trace_id=trace_id,
+        size=512 + len(message.body),
+    )
+
+
+def _single(user_id: int, peer_user_id: int) -> Audience:
+    present = frozenset((user_id, peer_user_id))
+    return Audience(
+        kind=ConversationKind.SINGLE,
+        version=0,
+        digest=b"",
+        control_seq=0,
+        members=tuple(sorted(present)),
+        present=present,
+        creator=0,
+        name="",
+        meta=b"",
+    )
+
+
+def _of_tenant(commit: Commit, audience: Audience) -> bool:
+    """A single chat's id names its tenant, so another tenant's user of the same number is a stranger to it."""
+    if audience.kind != ConversationKind.SINGLE or commit.peer_user_id:
+        return True
+    first, last = audience.members[0], audience.members[-1]
+    expected = single_conversation_id(commit.actor.tenant_id, first, last)
+    return expected == commit.conversation_id

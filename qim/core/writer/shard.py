@@ -1,0 +1,217 @@
+"""One writer shard as plain data: its stage, its queues, and the table of legal moves between stages.
+
+CLOSED --> OPENING      LeaseHeld: OPEN (opening.py) walks its steps under this epoch
+OPENING --> SERVING     pending index finished under the new epoch
+OPENING --> REFRESHING  a higher epoch seen, StoreReset, Fenced, Unknown of the barrier: a fresh epoch is ordered
+SERVING --> REFRESHING  StoreReset, Fenced, MarkLost, Unknown of an append
+REFRESHING --> OPENING  LeaseHeld with the fresh epoch
+OPENING --> STOPPED     the log has not what must be applied: a Violation names the missing range
+SERVING --> STOPPED     a membership control record refused by the log
+any --> CLOSED          LeaseGone
+
+A shard decides nothing by itself: opening.py, pipeline.py and history.py move it.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from enum import Enum
+from typing import Final
+
+from qim.core.effective import EffectiveFilter
+from qim.core.ports.log import StoredRecord
+from qim.core.ports.registry import Resource, Role
+from qim.core.writer.commit import Commit
+from qim.core.writer.query import Query
+
+
+class ShardStage(Enum):
+    """Where a shard stands."""
+
+    CLOSED = "closed"
+    OPENING = "opening"
+    SERVING = "serving"
+    REFRESHING = "refreshing"
+    STOPPED = "stopped"
+
+
+CLOSED: Final = ShardStage.CLOSED
+OPENING: Final = ShardStage.OPENING
+SERVING: Final = ShardStage.SERVING
+REFRESHING: Final = ShardStage.REFRESHING
+STOPPED: Final = ShardStage.STOPPED
+
+TRANSITIONS: Final[dict[ShardStage, tuple[ShardStage, ...]]] = {
+    CLOSED: (OPENING, CLOSED),
+    OPENING: (OPENING, SERVING, REFRESHING, STOPPED, CLOSED),
+    SERVING: (OPENING, REFRESHING, STOPPED, CLOSED),
+    REFRESHING: (OPENING, CLOSED),
+    STOPPED: (OPENING, CLOSED),
+}
+
+
+class Walk:
+    """OPEN's own memory, made anew for each attempt: how far [applied, barrier) has come and what it waits for."""
+
+    __slots__ = (
+        "applied",
+        "barrier",
+        "barrier_due",
+        "fetched",
+        "filter",
+        "finished",
+        "page_due",
+        "pending_after",
+        "records",
+    )
+
+    def __init__(self) -> None:
+        self.applied = 0
+        self.fetched = 0
+        self.barrier = -1
+        self.filter = EffectiveFilter(0)
+        self.records: deque[StoredRecord] = deque()
+        self.barrier_due = False
+        self.finished = False
+        self.page_due = False
+        self.pending_after = b""
+
+
+class Shard:
+    """State of one writer shard = one outbox partition = one lease."""
+
+    __slots__ = (
+        "append_busy",
+        "append_inflight",
+        "append_queue",
+        "append_single",
+        "commits",
+        "controls",
+        "epoch",
+        "generation",
+        "heads",
+        "heads_busy",
+        "incarnation",
+        "loads",
+        "lookup_inflight",
+        "lookup_queue",
+        "mark_inflight",
+        "mark_queue",
+        "number",
+        "queries",
+        "ready",
+        "refusing",
+        "reserve_inflight",
+        "resource",
+        "stage",
+        "walk",
+    )
+
+    def __init__(self, number: int) -> None:
+        self.number: Final = number
+        self.resource: Final = Resource(role=Role.WRITER, number=number)
+        self.stage = CLOSED
+        self.epoch = 0
+        self.incarnation = b""
+        # Answers to ops of an earlier generation mean nothing any more (pipeline.md §0, Incarnation).
+        self.generation = 0
+        # The op of the one Append or barrier the log still owes us an answer for; it outlives generations.
+        self.append_busy: int | None = None
+        self.commits: dict[bytes, Commit] = {}
+        self.ready: deque[Commit] = deque()
+        self.loads: dict[bytes, list[Commit]] = {}
+        self.lookup_queue: deque[Commit] = deque()
+        self.queries: dict[int, Query] = {}
+        self._forget()
+
+    def _forget(self) -> None:
+        self.walk = Walk()
+        self.lookup_inflight: tuple[Commit, ...] = ()
+        self.reserve_inflight: tuple[Commit, ...] = ()
+        self.append_queue: deque[Commit] = deque()
+        self.append_inflight: tuple[Commit, ...] = ()
+        self.append_single = False
+        self.refusing: Commit | None = None
+        self.mark_queue: deque[Commit] = deque()
+        self.mark_inflight: tuple[Commit, ...] = ()
+        # Versions recorded and not yet COMMITTED, each with the requests that change nothing at it and wait for it.
+        self.controls: dict[tuple[bytes, int], list[Commit]] = {}
+        self.heads: dict[bytes, tuple[bytes, int, bytes, bytes]] = {}
+        self.heads_busy = False
+
+    def move(self, stage: ShardStage) -> None:
+        """Take a legal step of the table."""
+        assert stage in TRANSITIONS[self.stage], (self.number, self.stage, stage)
+        self.stage = stage
+
+    def walk_commits(self) -> Iterator[Commit]:
+        """Every commit in the shard, the farthest first: the order in which requests go round again."""
+        yield from self.mark_inflight
+        yield from self.mark_queue
+        yield from self.append_inflight
+        if self.refusing is not None:
+            yield self.refusing
+        yield from self.append_queue
+        yield from self.reserve_inflight
+        yield from self.lookup_inflight
+        yield from self.lookup_queue
+        for waiting in self.loads.values():
+            yield from waiting
+        for noops in self.controls.values():
+            yield from noops
+        yield from self.ready
+
+    def reset(self, generation: int) -> None:
+        """Forget everything that came from the store; the requests themselves go back to the start of the way.
+
+        A request is then looked up and reserved like a client's own retry: OPEN has settled by then what became of
+        its first reservation, and the dedupe entry says so.
+        """
+        again = [commit for commit in self.walk_commits() if not commit.resumed]
+        for commit in again:
+            commit.thaw()
+        self.ready = deque(again)
+        self.loads = {}
+        self.lookup_queue = deque()
+        self._forget()
+        self.incarnation = b""
+        self.generation = generation
+
+    def drained(self) -> bool:
+        """No append and no mark is under way or waiting."""
+        return not (
+            self.append_queue
+            or self.append_inflight
+            or self.refusing is not None
+            or self.mark_queue
+            or self.mark_inflight
+        )
+
+    def check(self) -> None:
+        """Each request is in exactly one place, and the pipeline's order is the order of reservation."""
+        here = [commit for commit in self.walk_commits() if not commit.resumed]
+        assert len(here) == len(self.commits), (self.number, len(here), len(self.commits))
+        assert all(self.commits.get(commit.key) is commit for commit in here)
+        if self.stage is not SERVING:
+            assert not (self.reserve_inflight or self.lookup_inflight or self.loads), self.stage
+        if self.stage not in (OPENING, SERVING):
+            assert self.drained(), self.stage
+        for commit in (*self.append_inflight, *self.append_queue):
+            assert commit.message_id
+            assert commit.conversation_seq > 0
+        marked = [commit.offset for commit in (*self.mark_inflight, *self.mark_queue)]
+        assert marked == sorted(marked)
+        assert all(offset >= 0 for offset in marked)
+        self._check_order()
+
+    def _check_order(self) -> None:
+        last: dict[bytes, int] = {}
+        unmarked = (
+            *self.mark_inflight,
+            *self.mark_queue,
+            *self.append_inflight,
+            *self.append_queue,
+        )
+        for commit in unmarked:
+            before = last.get(commit.conversation_id, 0)
+            assert commit.conversation_seq > before, "append order is seq order"
+            last[commit.conversation_id] = commit.conversation_seq
