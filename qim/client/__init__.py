@@ -1,5 +1,17 @@
 """The SDK: ``Client`` drives the pure client machine over TCP with a SQLite store of its own (pipeline.md §6)."""
 
-from qim.client.sdk import Client, GroupResult, NotConnected, SendFailed, SendStatus, Sent
+from qim.client.results import GroupResult, NotConnected, SendFailed, SendStatus, Sent
+from qim.client.sdk import Client
+from qim.client.store_file import LocalStoreBusy, LocalStoreTooNew, LocalStoreUnusable
 
-__all__ = ["Client", "GroupResult", "NotConnected", "SendFailed", "SendStatus", "Sent"]
+__all__ = [
+    "Client",
+    "GroupResult",
+    "LocalStoreBusy",
+    "LocalStoreTooNew",
+    "LocalStoreUnusable",
+    "NotConnected",
+    "SendFailed",
+    "SendStatus",
+    "Sent",
+]

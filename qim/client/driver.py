@@ -14,9 +14,18 @@ from qim.core.client.vocabulary import ClientConfig, ClientEvent, ClientNotice
 from qim.core.ports.completion import Unknown
 from qim.core.ports.local_store import LocalStoreRequest
 from qim.core.ports.observe import Count, Gauge, StageReached, Violation
-from qim.core.ports.sockets import BytesReceived, CloseSocket, Dial, Dialed, SocketClosed, Write
+from qim.core.ports.sockets import (
+    Backlog,
+    BytesReceived,
+    CloseSocket,
+    Dial,
+    Dialed,
+    SocketClosed,
+    Write,
+)
 
 CLOSE_FLUSH_SECONDS: Final = 5.0
+VIOLATIONS_KEPT_MAX: Final = 1_000
 
 
 def wall_ms() -> int:
@@ -25,15 +34,35 @@ def wall_ms() -> int:
 
 
 class _Stream(asyncio.Protocol):
-    def __init__(self, conn: int, post: Callable[[ClientEvent], None]) -> None:
+    """One dialled stream; tells the driver what comes, from the moment it is open."""
+
+    def __init__(self, conn: int, driver: "ClientDriver") -> None:
         self._conn = conn
-        self._post = post
+        self._driver = driver
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        # Here, not where the dial is awaited: a stream may be lost before that task runs again.
+        self._driver.opened(self._conn, transport)
 
     def data_received(self, data: bytes) -> None:
-        self._post(BytesReceived(conn=self._conn, wall=wall_ms(), data=bytes(data)))
+        self._driver.post(BytesReceived(conn=self._conn, wall=wall_ms(), data=bytes(data)))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._post(SocketClosed(conn=self._conn))
+        self._driver.closed(self._conn)
+
+    def pause_writing(self) -> None:
+        self._tell_backlog()
+
+    def resume_writing(self) -> None:
+        self._tell_backlog()
+
+    def _tell_backlog(self) -> None:
+        if self._transport is not None:
+            queued = self._transport.get_write_buffer_size()
+            self._driver.post(Backlog(conn=self._conn, bytes_queued=queued))
 
 
 class ClientDriver:
@@ -45,18 +74,21 @@ class ClientDriver:
         store_path: Path,
         loop: asyncio.AbstractEventLoop,
         on_notice: Callable[[ClientNotice], None],
+        on_death: Callable[[Exception], None],
     ) -> None:
+        """Raises LocalStoreUnusable. ``on_death``: the machine failed one of its own asserts; nothing follows it."""
         self.store = LocalStore(store_path)
         self.violations: list[Violation] = []
         self._machine = ClientMachine(config, choose=lambda site, key: secrets.randbits(64))
         self._loop = loop
         self._on_notice = on_notice
+        self._on_death = on_death
         self._inbox: list[Any] = []
         self._scheduled = False
         self._stopped = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: int | None = None
-        self._transports: dict[int, asyncio.Transport] = {}
+        self._streams: dict[int, asyncio.Transport | None] = {}  # None: still being dialled
         self._dials: dict[int, asyncio.Task[None]] = {}
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="qim-client-store")
         self._orders: list[LocalStoreRequest] = []
@@ -74,16 +106,25 @@ class ClientDriver:
         return await self._loop.run_in_executor(self._threads, work, self.store)
 
     async def stop(self) -> None:
-        """Cut the connection, finish the orders under way, close the file."""
+        """Cut the connection, finish what was ordered of the store, close the file. Again: nothing."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
-        for task in self._dials.values():
+        dials = list(self._dials.values())
+        for task in dials:
             task.cancel()
-        for transport in self._transports.values():
-            transport.abort()
-        await self._loop.run_in_executor(self._threads, self.store.close)
+        await asyncio.gather(*dials, return_exceptions=True)
+        for transport in self._streams.values():
+            if transport is not None:
+                transport.abort()
+        orders, self._orders = self._orders, []
+        await self._loop.run_in_executor(self._threads, self._finish, orders)
         self._threads.shutdown(wait=False)
+
+    def _finish(self, orders: list[LocalStoreRequest]) -> None:
+        if orders:
+            self.store.execute(orders)
+        self.store.close()
 
     def _schedule(self) -> None:
         if not self._scheduled and not self._stopped:
@@ -96,8 +137,14 @@ class ClientDriver:
             return
         events, self._inbox = self._inbox, []
         now = int(time.monotonic() * 1000)
-        for effect in self._machine.step(now, events):
-            self._route(effect)
+        try:
+            for effect in self._machine.step(now, events):
+                self._route(effect)
+        except Exception as error:
+            # Our own bug: the machine's state can't be trusted any more (architecture.md). What is stored stays.
+            self._stopped = True
+            self._on_death(error)
+            return
         self._flush_orders()
         self._arm(now)
 
@@ -124,46 +171,55 @@ class ClientDriver:
         elif kind in self._notice_types:
             self._on_notice(effect)
         elif kind is Write:
-            transport = self._transports.get(effect.conn)
+            transport = self._streams.get(effect.conn)
             if transport is not None:
                 transport.write(effect.data)
         elif kind is Dial:
+            self._streams[effect.conn] = None
             self._dials[effect.conn] = self._loop.create_task(self._dial(effect))
         elif kind is CloseSocket:
             self._close(effect.conn)
         elif kind is Violation:
-            self.violations.append(effect)
+            if len(self.violations) < VIOLATIONS_KEPT_MAX:
+                self.violations.append(effect)
         else:
             assert kind in (Count, Gauge, StageReached), f"no route for {kind.__name__}"
 
     async def _dial(self, effect: Dial) -> None:
         host, _, port = effect.address.rpartition(":")
         try:
-            transport, _protocol = await self._loop.create_connection(
-                lambda: _Stream(effect.conn, self._lost_or_read), host.strip("[]"), int(port)
+            await self._loop.create_connection(
+                lambda: _Stream(effect.conn, self), host.strip("[]"), int(port)
             )
-        except (OSError, ValueError):
-            self.post(SocketClosed(conn=effect.conn))
-            return
+        except (OSError, ValueError, OverflowError):
+            self.closed(effect.conn)
         finally:
             self._dials.pop(effect.conn, None)
-        self._transports[effect.conn] = transport
-        self.post(Dialed(conn=effect.conn))
 
-    def _lost_or_read(self, event: ClientEvent) -> None:
-        if isinstance(event, SocketClosed):
-            self._transports.pop(event.conn, None)
-        self.post(event)
+    def opened(self, conn: int, transport: asyncio.Transport) -> None:
+        """From the stream: it is there."""
+        if conn not in self._streams:
+            transport.abort()  # closed by the machine while the dial was under way
+            return
+        self._streams[conn] = transport
+        self.post(Dialed(conn=conn))
+
+    def closed(self, conn: int) -> None:
+        """The stream is gone; told to the machine once, whoever says so first."""
+        if conn in self._streams:
+            del self._streams[conn]
+            self.post(SocketClosed(conn=conn))
 
     def _close(self, conn: int) -> None:
-        dial = self._dials.pop(conn, None)
-        if dial is not None:
-            dial.cancel()
-            self.post(SocketClosed(conn=conn))
-        transport = self._transports.get(conn)
-        if transport is not None:
-            transport.close()
-            self._loop.call_later(CLOSE_FLUSH_SECONDS, transport.abort)
+        transport = self._streams.get(conn)
+        if transport is None:
+            dial = self._dials.get(conn)
+            if dial is not None:
+                dial.cancel()
+            self.closed(conn)
+            return
+        transport.close()
+        self._loop.call_later(CLOSE_FLUSH_SECONDS, transport.abort)
 
     def _flush_orders(self) -> None:
         """One batch of orders at a time on the store's thread; what comes meanwhile rides in the next."""

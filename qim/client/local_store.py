@@ -1,17 +1,19 @@
 """The device's own store on SQLite (core/ports/local_store.py): every order one transaction, durable before its answer.
 
 One thread owns the connection and takes orders in the order given; orders that wait together share a commit, which keeps
-each of them atomic and durable and costs one fsync.
+each of them atomic and durable and costs one fsync. One process owns the file: two that count attempts and orders in it
+would replace each other at the server for ever.
 """
 
+import os
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, assert_never
 
 import msgspec
 
-from qim.core.contract.errors import ErrorCode
+from qim.client.store_file import LocalStoreUnusable, locked_file, opened_file
 from qim.core.ports.completion import Failed, FailReason, Unknown
 from qim.core.ports.local_store import (
     AnchorsRead,
@@ -40,20 +42,6 @@ from qim.core.ports.local_store import (
     SaveState,
 )
 
-SCHEMA_VERSION: Final = 1
-_SCHEMA: Final = """
-CREATE TABLE IF NOT EXISTS device (one INTEGER PRIMARY KEY CHECK (one = 1), attempt INTEGER NOT NULL, state INTEGER NOT NULL,
-  cursor BLOB, covered_through BLOB NOT NULL, rebuild_target BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS message (message_id BLOB PRIMARY KEY, conversation_id BLOB NOT NULL, seq BLOB NOT NULL,
-  sender_id BLOB NOT NULL, arrival INTEGER NOT NULL, told INTEGER NOT NULL DEFAULT 0, data BLOB NOT NULL) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS message_order ON message (conversation_id, seq);
-CREATE INDEX IF NOT EXISTS message_untold ON message (told, arrival);
-CREATE TABLE IF NOT EXISTS conversation (conversation_id BLOB PRIMARY KEY, anchor BLOB NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS outgoing (client_message_id BLOB PRIMARY KEY, place INTEGER NOT NULL, status TEXT NOT NULL,
-  code INTEGER NOT NULL DEFAULT 0, row BLOB NOT NULL, coordinates BLOB) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS outgoing_order ON outgoing (status, place);
-INSERT OR IGNORE INTO device VALUES (1, 0, 1, NULL, x'0000000000000000', x'0000000000000000');
-"""
 _ZERO: Final = b"\0" * 8
 
 
@@ -66,32 +54,41 @@ _decode_message: Final = msgspec.msgpack.Decoder(LocalMessage).decode
 _decode_coordinates: Final = msgspec.msgpack.Decoder(Coordinates).decode
 
 
-class LocalStoreTooNew(Exception):
-    """The file was written by a later version; it is left as it is."""
+class Outgoing(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A row of the device: status 'pending', 'sent' (coordinates, or None for a group change) or 'failed' (ErrorCode)."""
+
+    status: str
+    code: int
+    coordinates: Coordinates | None
 
 
 class LocalStore:
     """Owns the SQLite file; every method runs on the one thread that the driver gives it."""
 
     def __init__(self, path: Path) -> None:
-        self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        connection = self._connection
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if version > SCHEMA_VERSION:
-            connection.close()
-            raise LocalStoreTooNew(
-                f"{path}: schema {version}, this version knows {SCHEMA_VERSION}; upgrade the client"
-            )
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=FULL")
-        connection.executescript(_SCHEMA)
-        connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
-        (last,) = connection.execute("SELECT coalesce(max(arrival),0) FROM message").fetchone()
+        """Creates the file and its folder (0700: the rows are private). Raises LocalStoreUnusable and its kinds."""
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = locked_file(path)
+        except OSError as error:
+            raise LocalStoreUnusable(f"{path}: {error.strerror or error}") from None
+        try:
+            self._connection = opened_file(path)
+            (last,) = self._connection.execute(
+                "SELECT coalesce(max(arrival),0) FROM message"
+            ).fetchone()
+        except sqlite3.Error as error:
+            os.close(self._lock)
+            raise LocalStoreUnusable(f"{path}: {error}") from None
+        except LocalStoreUnusable:
+            os.close(self._lock)
+            raise
         self._arrival: int = last + 1
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file and give it up to others."""
         self._connection.close()
+        os.close(self._lock)
 
     def execute(
         self, requests: Sequence[LocalStoreRequest]
@@ -104,28 +101,67 @@ class LocalStore:
                 self._connection.execute("SAVEPOINT one")
                 try:
                     replies.append(self._one(request))
-                except sqlite3.Error:
+                except (sqlite3.Error, OverflowError):
+                    # OverflowError: an integer that SQLite can't hold; the order is at fault, not its neighbours.
                     self._connection.execute("ROLLBACK TO one")
                     replies.append(Failed(op=request.op, why=FailReason.INVALID))
                 self._connection.execute("RELEASE one")
             self._connection.execute("COMMIT")
         except sqlite3.Error:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
+            self._roll_back()
             return [Unknown(op=request.op) for request in requests]
+        except BaseException:
+            self._roll_back()
+            raise
         return replies
 
-    def take_untold(self, limit: int) -> list[LocalMessage]:
-        """Messages applied and not yet handed to the user, in order of arrival; marks them told (``qim pull``)."""
+    def untold(self, limit: int) -> list[LocalMessage]:
+        """Messages applied and not yet handed to the user, in order of arrival."""
         rows = self._connection.execute(
-            "SELECT message_id, data FROM message WHERE told=0 ORDER BY arrival LIMIT ?", (limit,)
+            "SELECT data FROM message WHERE told=0 ORDER BY arrival LIMIT ?", (limit,)
         ).fetchall()
-        self._connection.execute("BEGIN IMMEDIATE")
-        self._connection.executemany(
-            "UPDATE message SET told=1 WHERE message_id=?", [(row[0],) for row in rows]
-        )
-        self._connection.execute("COMMIT")
-        return [_decode_message(row[1]) for row in rows]
+        return [_decode_message(row[0]) for row in rows]
+
+    def mark_told(self, message_ids: Sequence[bytes]) -> None:
+        """These were handed to the user. Not fsynced: a power cut shows some of them once more, and loses none."""
+        self._connection.execute("PRAGMA synchronous=NORMAL")
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            self._connection.executemany(
+                "UPDATE message SET told=1 WHERE message_id=?", [(one,) for one in message_ids]
+            )
+            self._connection.execute("COMMIT")
+        except BaseException:
+            self._roll_back()
+            raise
+        finally:
+            self._connection.execute("PRAGMA synchronous=FULL")
+
+    def take_untold(self, limit: int) -> list[LocalMessage]:
+        """``untold`` and ``mark_told`` in one."""
+        messages = self.untold(limit)
+        if messages:
+            self.mark_told([message.message_id for message in messages])
+        return messages
+
+    def outgoing(self, client_message_id: bytes) -> Outgoing | None:
+        """What became of a row, None where there never was one."""
+        found = self._connection.execute(
+            "SELECT status, code, coordinates FROM outgoing WHERE client_message_id=?",
+            (client_message_id,),
+        ).fetchone()
+        if found is None:
+            return None
+        status, code, coordinates = found
+        told = None if coordinates is None else _decode_coordinates(coordinates)
+        return Outgoing(status=status, code=code, coordinates=told)
+
+    def pending_count(self) -> int:
+        """Rows not settled yet."""
+        (count,) = self._connection.execute(
+            "SELECT count(*) FROM outgoing WHERE status='pending'"
+        ).fetchone()
+        return int(count)
 
     def messages(self, conversation_id: bytes, limit: int) -> list[LocalMessage]:
         """The newest ``limit`` messages of a conversation, ascending by conversation_seq."""
@@ -134,6 +170,10 @@ class LocalStore:
             (conversation_id, limit),
         ).fetchall()
         return [_decode_message(row[0]) for row in reversed(rows)]
+
+    def _roll_back(self) -> None:
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
 
     def _one(self, request: LocalStoreRequest) -> LocalStoreReply:
         match request:
@@ -184,7 +224,7 @@ class LocalStore:
             case SaveGroupOk():
                 self._status(request.client_message_id, "sent", 0)
             case SaveFailed():
-                self._status(request.client_message_id, "failed", int(ErrorCode(request.code)))
+                self._status(request.client_message_id, "failed", request.code)
         return LocalSaved(op=request.op)
 
     def _load(self, op: int) -> LocalLoaded:
@@ -299,6 +339,3 @@ def _encode_row(row: PendingRow) -> bytes:
 
 def _decode_row(data: bytes) -> PendingRow:
     return _decode_pending(data[1:]) if data[:1] == _MESSAGE_TAG else _decode_change(data[1:])
-
-
-Done = Callable[[LocalStoreReply | Failed | Unknown], None]

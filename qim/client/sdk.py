@@ -2,20 +2,20 @@
 
 A send is durable in the local store before it is transmitted; its result says where it stands: PENDING (kept and sent
 again until settled, across restarts too), ACKED (durable on the server, with coordinates) or FAILED (with an error code).
+A call that is cancelled or times out stops waiting, and takes nothing back.
 """
 
 import asyncio
 import os
 from collections.abc import AsyncIterator
-from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
-
-from msgspec import Struct
+from typing import Final, Self
 
 from qim.client.driver import ClientDriver, wall_ms
-from qim.client.local_store import LocalStore
+from qim.client.local_store import LocalStore, Outgoing
+from qim.client.results import GroupResult, NotConnected, SendStatus, Sent, code_name, state_text
+from qim.client.waiting import Waiting
 from qim.core.client.vocabulary import (
     CaughtUp,
     ClientConfig,
@@ -37,54 +37,13 @@ from qim.core.client.vocabulary import (
     SendSettled,
     StateChanged,
     SyncRequested,
+    TokenRenewed,
 )
 from qim.core.contract.entities import MembershipOp, MessageKind, RetentionClass
-from qim.core.contract.errors import ErrorCode
 from qim.core.ports.local import Started
-from qim.core.ports.local_store import Coordinates, LocalMessage
+from qim.core.ports.local_store import LocalMessage
 
-TICKETS_MAX: Final = 64
 UNTOLD_PAGE: Final = 500
-
-Value = TypeVar("Value")
-
-
-class SendStatus(StrEnum):
-    """Where a send stands."""
-
-    PENDING = "pending"
-    ACKED = "acked"
-    FAILED = "failed"
-
-
-class Sent(Struct, frozen=True, kw_only=True):
-    """``coordinates`` only when ACKED, ``code`` (ErrorCode name) only when FAILED."""
-
-    client_message_id: bytes
-    status: SendStatus
-    coordinates: Coordinates | None = None
-    code: str = ""
-
-
-class GroupResult(Struct, frozen=True, kw_only=True):
-    """A settled membership change; version 0: done, but the version was not told."""
-
-    conversation_id: bytes
-    version: int
-    control_seq: int
-    noop: bool
-
-
-class SendFailed(Exception):
-    """The server refused for good; ``code`` says why and whether a new attempt with a new id makes sense."""
-
-    def __init__(self, code: int) -> None:
-        self.code = ErrorCode(code)
-        super().__init__(f"{self.code.name}")
-
-
-class NotConnected(Exception):
-    """No connection in time, or one that can't be had: the state and its reason are in the message."""
 
 
 class Client:
@@ -101,6 +60,7 @@ class Client:
         tenant_id: str = "default",
         config: ClientConfig | None = None,
     ) -> None:
+        """addresses: host:port, tried in turn. store_path: this device's own file, for it alone."""
         self.config = config or ClientConfig(
             user_id=user_id,
             device_id=device_id,
@@ -112,17 +72,18 @@ class Client:
         self._driver: ClientDriver | None = None
         self._state = StateChanged(state=ClientState.OFFLINE)
         self._changed = asyncio.Event()
-        self._sends: dict[bytes, asyncio.Future[Sent]] = {}
-        self._queued: dict[bytes, asyncio.Future[None]] = {}
-        self._groups: dict[bytes, asyncio.Future[GroupResult]] = {}
-        self._tickets: dict[int, asyncio.Future[HistoryArrived | MembersArrived]] = {}
-        self._next_ticket = 1
-        self._syncs: list[asyncio.Future[int]] = []
+        self._waiting = Waiting()
         self._arrived = asyncio.Event()
+        self._claimed: set[bytes] = set()  # read by some iterator and not marked told yet
+        self._shown: list[bytes] = []  # of these, handed to the user
+        self._claiming = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
+        """Raises LocalStoreUnusable: the file is in use, from a later version, or no store."""
         loop = asyncio.get_running_loop()
-        self._driver = ClientDriver(self.config, self._store_path, loop, self._on_notice)
+        self._driver = ClientDriver(
+            self.config, self._store_path, loop, self._on_notice, self._on_death
+        )
         self._driver.post(Started(address="", wall=wall_ms()))
         self._driver.post(OnlineWanted(wall=wall_ms()))
         return self
@@ -136,18 +97,31 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """Disconnect; pending sends stay in the local store and go out at the next start."""
+        """Disconnect; pending sends stay in the local store and go out at the next start. Again: nothing."""
         driver, self._driver = self._driver, None
-        if driver is not None:
-            driver.post(OfflineWanted())
-            await asyncio.sleep(0)
+        if driver is None:
+            return
+        driver.post(OfflineWanted())
+        await asyncio.sleep(0)  # the machine has its step, and says goodbye
+        try:
+            if self._shown:
+                shown, self._shown = self._shown, []
+                await driver.on_store_thread(lambda store: store.mark_told(shown))
+        finally:
+            self._waiting.end(NotConnected("the client was closed"))
+            self._arrived.set()
+            self._changed.set()
             await driver.stop()
-        for future in self._open_futures():
-            future.cancel()
 
     @property
     def state(self) -> StateChanged:
         """The last state told by the machine, with its reason."""
+        return self._state
+
+    async def next_state(self) -> StateChanged:
+        """Wait until the state changes or the client is closed."""
+        self._changed.clear()
+        await self._changed.wait()
         return self._state
 
     async def online(self, timeout: float = 15.0) -> None:
@@ -155,15 +129,23 @@ class Client:
         try:
             async with asyncio.timeout(timeout):
                 while self._state.state != ClientState.ONLINE:
+                    self._alive()
                     if self._state.state == ClientState.STOPPED:
-                        raise NotConnected(self._why())
-                    self._changed.clear()
-                    await self._changed.wait()
+                        raise NotConnected(state_text(self._state), refused=True)
+                    await self.next_state()
         except TimeoutError:
             where = ", ".join(self.config.addresses)
             raise NotConnected(
-                f"not online at {where} after {timeout:g} s: {self._why()}"
+                f"not online at {where} after {timeout:g} s: {state_text(self._state)}"
             ) from None
+
+    def reconnect(self) -> None:
+        """The user's act that ends a final KICKED(REPLACED)."""
+        self._alive().post(OnlineWanted(wall=wall_ms()))
+
+    def renew_token(self, access_token: str) -> None:
+        """A new access token; a client that STOPPED for want of one connects again."""
+        self._alive().post(TokenRenewed(access_token=access_token, wall=wall_ms()))
 
     async def send(
         self,
@@ -179,13 +161,11 @@ class Client:
     ) -> Sent:
         """Send and wait until settled, at most ``timeout`` seconds (None: only until durable here): then PENDING.
 
-        Raises SendFailed when it was never taken (too many pending rows, bad arguments).
+        PENDING at once where the client is STOPPED. Raises SendFailed when it was never taken (too many pending rows,
+        bad arguments).
         """
+        driver = self._alive()
         cmid = client_message_id or os.urandom(16)
-        loop = asyncio.get_running_loop()
-        settled: asyncio.Future[Sent] = loop.create_future()
-        queued: asyncio.Future[None] = loop.create_future()
-        self._sends[cmid], self._queued[cmid] = settled, queued
         request = SendRequested(
             client_message_id=cmid,
             conversation_id=conversation_id,
@@ -196,17 +176,25 @@ class Client:
             retention_class=int(retention_class),
             wall=wall_ms(),
         )
-        self._alive().post(request)
-        try:
+        pending = Sent(client_message_id=cmid, status=SendStatus.PENDING)
+        with self._waiting.send(cmid) as (queued, settled):
+            driver.post(request)
             await queued
-            if timeout is None:
-                return Sent(client_message_id=cmid, status=SendStatus.PENDING)
-            return await asyncio.wait_for(settled, timeout)
-        except TimeoutError:
-            return Sent(client_message_id=cmid, status=SendStatus.PENDING)
-        finally:
-            self._sends.pop(cmid, None)
-            self._queued.pop(cmid, None)
+            if timeout is None or (self._stopped() and not settled.done()):
+                return pending
+            try:
+                return await asyncio.wait_for(settled, timeout)
+            except TimeoutError:
+                return pending
+
+    async def outcome(self, client_message_id: bytes) -> Sent | None:
+        """Where a send or membership change of this device stands, also one of an earlier run; None: never taken."""
+        row = await self._alive().on_store_thread(lambda store: store.outgoing(client_message_id))
+        return None if row is None else _sent(client_message_id, row)
+
+    async def pending_count(self) -> int:
+        """Sends and membership changes kept here and not settled yet."""
+        return int(await self._alive().on_store_thread(LocalStore.pending_count))
 
     async def create_group(
         self, members: tuple[int, ...], name: str = "", meta: bytes = b""
@@ -228,28 +216,49 @@ class Client:
 
     async def sync(self, timeout: float = 30.0) -> int:
         """Pull until everything that stood when this was called is applied; returns covered_through_seq."""
-        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._syncs.append(future)
-        self._alive().post(SyncRequested())
-        try:
-            return await asyncio.wait_for(future, timeout)
-        except TimeoutError:
-            raise NotConnected(f"not in sync after {timeout:g} s: {self._why()}") from None
-        finally:
-            if future in self._syncs:
-                self._syncs.remove(future)
+        driver = self._alive()
+        driver.post(SyncRequested())
+        # The step that takes the request may still say CaughtUp about what was pulled before it.
+        await asyncio.sleep(0)
+        with self._waiting.caught_up() as future:
+            if self._stopped():
+                raise NotConnected(state_text(self._state), refused=True)
+            try:
+                return await asyncio.wait_for(future, timeout)
+            except TimeoutError:
+                raise NotConnected(
+                    f"not in sync after {timeout:g} s: {state_text(self._state)}"
+                ) from None
 
     async def take_new(self) -> list[LocalMessage]:
         """Messages applied and not yet taken by any call, in order of arrival; a restart forgets none."""
-        return list(await self._alive().on_store_thread(_take))
+        page = await self._claim()
+        self._shown += [message.message_id for message in page]
+        await self._confirm()
+        return page
 
-    async def messages(self) -> AsyncIterator[LocalMessage]:
-        """Every message once, in order of arrival, for as long as the client lives; the own ones of other devices too."""
+    async def messages(self, *, follow: bool = True) -> AsyncIterator[LocalMessage]:
+        """Every message once, in order of arrival, for as long as the client lives; the own ones of other devices too.
+
+        follow False: only what is here. A process killed in the middle shows the last ones (at most a page) again.
+        """
         while self._driver is not None:
             self._arrived.clear()
-            for message in await self.take_new():
-                yield message
-            await self._arrived.wait()
+            page = await self._claim()
+            rest = page
+            try:
+                while rest:
+                    message, rest = rest[0], rest[1:]
+                    self._shown.append(message.message_id)
+                    yield message
+            finally:
+                self._claimed.difference_update(left.message_id for left in rest)
+            if page:
+                await self._confirm()
+            elif follow:
+                await self._arrived.wait()
+            else:
+                return
 
     async def history(
         self,
@@ -260,31 +269,35 @@ class Client:
         limit: int = 50,
         timeout: float = 15.0,
     ) -> HistoryArrived:
-        """A page of PULL_HISTORY (direction 0 older, 1 newer, 2 around). Raises SendFailed with the server's code."""
-        ticket, future = self._ticket()
-        request = HistoryRequested(
-            ticket=ticket,
-            conversation_id=conversation_id,
-            anchor=anchor,
-            direction=direction,
-            limit=limit,
-        )
-        self._alive().post(request)
-        answer = await asyncio.wait_for(future, timeout)
+        """A page of PULL_HISTORY (direction 0 older, 1 newer, 2 around). Raises SendFailed with the server's code,
+        TimeoutError."""
+        driver = self._alive()
+        with self._waiting.ticket() as (ticket, future):
+            driver.post(
+                HistoryRequested(
+                    ticket=ticket,
+                    conversation_id=conversation_id,
+                    anchor=anchor,
+                    direction=direction,
+                    limit=limit,
+                )
+            )
+            answer = await asyncio.wait_for(future, timeout)
         assert isinstance(answer, HistoryArrived)
         return answer
 
     async def members(
         self, conversation_id: bytes, *, since_version: int = 0, timeout: float = 15.0
     ) -> MembersArrived:
-        """Who is in a group. Raises SendFailed with the server's code."""
-        ticket, future = self._ticket()
-        self._alive().post(
-            MembersRequested(
-                ticket=ticket, conversation_id=conversation_id, since_version=since_version
+        """Who is in a group. Raises SendFailed with the server's code, TimeoutError."""
+        driver = self._alive()
+        with self._waiting.ticket() as (ticket, future):
+            driver.post(
+                MembersRequested(
+                    ticket=ticket, conversation_id=conversation_id, since_version=since_version
+                )
             )
-        )
-        answer = await asyncio.wait_for(future, timeout)
+            answer = await asyncio.wait_for(future, timeout)
         assert isinstance(answer, MembersArrived)
         return answer
 
@@ -297,9 +310,8 @@ class Client:
         meta: bytes = b"",
         timeout: float = 15.0,
     ) -> GroupResult:
+        driver = self._alive()
         cmid = os.urandom(16)
-        future: asyncio.Future[GroupResult] = asyncio.get_running_loop().create_future()
-        self._groups[cmid] = future
         request = GroupChangeRequested(
             client_message_id=cmid,
             operation=int(operation),
@@ -309,109 +321,76 @@ class Client:
             meta=meta,
             wall=wall_ms(),
         )
-        self._alive().post(request)
-        try:
+        with self._waiting.group(cmid) as future:
+            driver.post(request)
+            if self._stopped():
+                raise NotConnected(state_text(self._state), refused=True)
             return await asyncio.wait_for(future, timeout)
-        finally:
-            self._groups.pop(cmid, None)
 
-    def _ticket(self) -> tuple[int, "asyncio.Future[HistoryArrived | MembersArrived]"]:
-        if len(self._tickets) >= TICKETS_MAX:
-            raise SendFailed(ErrorCode.RATE_LIMITED)
-        ticket, self._next_ticket = self._next_ticket, self._next_ticket + 1
-        future: asyncio.Future[HistoryArrived | MembersArrived] = (
-            asyncio.get_running_loop().create_future()
-        )
-        self._tickets[ticket] = future
-        future.add_done_callback(lambda _: self._tickets.pop(ticket, None))
-        return ticket, future
+    async def _claim(self) -> list[LocalMessage]:
+        """A page nobody else in this process is showing."""
+        async with self._claiming:
+            limit = UNTOLD_PAGE + len(self._claimed)
+            found: list[LocalMessage] = await self._alive().on_store_thread(
+                lambda store: store.untold(limit)
+            )
+            page = [message for message in found if message.message_id not in self._claimed]
+            page = page[:UNTOLD_PAGE]
+            self._claimed.update(message.message_id for message in page)
+            return page
+
+    async def _confirm(self) -> None:
+        """What was handed over is told."""
+        shown, self._shown = self._shown, []
+        if shown and self._driver is not None:
+            await self._driver.on_store_thread(lambda store: store.mark_told(shown))
+            self._claimed.difference_update(shown)
+
+    def _stopped(self) -> bool:
+        return self._state.state == ClientState.STOPPED
 
     def _alive(self) -> ClientDriver:
         if self._driver is None:
             raise NotConnected("the client is closed; use it as `async with Client(...)`")
         return self._driver
 
-    def _why(self) -> str:
-        told = ClientState(self._state.state).name
-        if self._state.refused:
-            return f"{told}, refused with {ErrorCode(self._state.reason).name}"
-        return told
-
-    def _open_futures(self) -> "list[asyncio.Future[Any]]":
-        open_: list[asyncio.Future[Any]] = list(self._syncs)
-        open_ += [*self._sends.values(), *self._queued.values()]
-        open_ += [*self._groups.values(), *self._tickets.values()]
-        return open_
+    def _on_death(self, error: Exception) -> None:
+        """The machine failed one of its own asserts: whoever waits is told, what is stored stays."""
+        self._state = StateChanged(state=ClientState.STOPPED)
+        self._waiting.end(error)
+        self._changed.set()
+        self._arrived.set()
 
     def _on_notice(self, notice: ClientNotice) -> None:
         match notice:
             case MessageApplied():
                 self._arrived.set()
             case SendSettled():
-                self._settled(notice)
+                self._waiting.on_settled(notice)
             case SendQueued():
-                _resolve(self._queued.get(notice.client_message_id), None)
+                self._waiting.on_queued(notice)
             case SendRefused():
-                self._refused(notice)
+                self._waiting.on_refused(notice)
             case CaughtUp():
-                for future in self._syncs:
-                    _resolve(future, notice.covered_through)
+                self._waiting.on_caught_up(notice)
             case GroupSettled():
-                self._group_settled(notice)
+                self._waiting.on_group(notice)
+            case HistoryArrived() | MembersArrived() | QueryFailed():
+                self._waiting.on_answer(notice)
             case StateChanged():
                 self._state = notice
                 self._changed.set()
-            case HistoryArrived() | MembersArrived() | QueryFailed():
-                self._query(notice)
-
-    def _settled(self, notice: SendSettled) -> None:
-        sent = Sent(
-            client_message_id=notice.client_message_id,
-            status=SendStatus.ACKED if notice.coordinates else SendStatus.FAILED,
-            coordinates=notice.coordinates,
-            code=ErrorCode(notice.code).name if notice.code else "",
-        )
-        _resolve(self._queued.get(notice.client_message_id), None)
-        _resolve(self._sends.get(notice.client_message_id), sent)
-
-    def _refused(self, notice: SendRefused) -> None:
-        waiting: list[asyncio.Future[Any] | None] = [
-            self._queued.get(notice.client_message_id),
-            self._groups.get(notice.client_message_id),
-        ]
-        for future in waiting:
-            if future is not None and not future.done():
-                future.set_exception(SendFailed(notice.code))
-
-    def _group_settled(self, notice: GroupSettled) -> None:
-        future = self._groups.get(notice.client_message_id)
-        if future is None or future.done():
-            return
-        if notice.code:
-            future.set_exception(SendFailed(notice.code))
-            return
-        result = GroupResult(
-            conversation_id=notice.conversation_id,
-            version=notice.version,
-            control_seq=notice.control_seq,
-            noop=notice.noop,
-        )
-        future.set_result(result)
-
-    def _query(self, notice: HistoryArrived | MembersArrived | QueryFailed) -> None:
-        future = self._tickets.get(notice.ticket)
-        if future is None or future.done():
-            return
-        if isinstance(notice, QueryFailed):
-            future.set_exception(SendFailed(notice.code))
-        else:
-            future.set_result(notice)
+                if notice.state == ClientState.STOPPED:
+                    self._waiting.on_stopped(state_text(notice))
 
 
-def _take(store: LocalStore) -> list[LocalMessage]:
-    return store.take_untold(UNTOLD_PAGE)
-
-
-def _resolve(future: "asyncio.Future[Value] | None", value: Value) -> None:
-    if future is not None and not future.done():
-        future.set_result(value)
+def _sent(client_message_id: bytes, row: Outgoing) -> Sent:
+    status = {"pending": SendStatus.PENDING, "sent": SendStatus.ACKED}.get(
+        row.status, SendStatus.FAILED
+    )
+    return Sent(
+        client_message_id=client_message_id,
+        status=status,
+        coordinates=row.coordinates,
+        code=code_name(row.code) if row.code else "",
+    )

@@ -1,0 +1,76 @@
+"""What the SDK's calls give and raise."""
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+from qim.core.client.vocabulary import ClientState, StateChanged
+from qim.core.contract.errors import ErrorCode
+from qim.core.contract.kinds import KickReason
+from qim.core.ports.local_store import Coordinates
+
+
+class SendStatus(StrEnum):
+    """Where a send stands."""
+
+    PENDING = "pending"
+    ACKED = "acked"
+    FAILED = "failed"
+
+
+class Sent(Struct, frozen=True, kw_only=True):
+    """``coordinates`` only when ACKED, ``code`` (ErrorCode name) only when FAILED."""
+
+    client_message_id: bytes
+    status: SendStatus
+    coordinates: Coordinates | None = None
+    code: str = ""
+
+
+class GroupResult(Struct, frozen=True, kw_only=True):
+    """A settled membership change; version 0: done, but the version was not told."""
+
+    conversation_id: bytes
+    version: int
+    control_seq: int
+    noop: bool
+
+
+class SendFailed(Exception):
+    """The server refused for good; ``code`` says why and whether a new attempt with a new id makes sense."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+        super().__init__(code_name(code))
+
+
+class NotConnected(Exception):
+    """No connection in time, or one that can't be had: the state and its reason are in the message.
+
+    ``refused``: the server or the user's own act ended it, waiting longer won't help.
+    """
+
+    def __init__(self, text: str, *, refused: bool = False) -> None:
+        self.refused = refused
+        super().__init__(text)
+
+
+def code_name(code: int) -> str:
+    """The ErrorCode's name; a newer server's code by its number."""
+    try:
+        return ErrorCode(code).name
+    except ValueError:
+        return f"ERROR_{code}"
+
+
+def state_text(state: StateChanged) -> str:
+    """A state with its reason, for people."""
+    told = ClientState(state.state).name
+    if not state.reason:
+        return told
+    if state.refused:
+        return f"{told}, refused with {code_name(state.reason)}"
+    try:
+        return f"{told}, kicked: {KickReason(state.reason).name}"
+    except ValueError:
+        return f"{told}, kicked: reason {state.reason}"

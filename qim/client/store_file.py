@@ -1,0 +1,75 @@
+"""The file of a device's own store: its schema and version, who may open it, and why it can't be.
+
+Owned by one process at a time, by a lock on a file beside it that ends with the process, however it ends.
+"""
+
+import fcntl
+import os
+import sqlite3
+from pathlib import Path
+from typing import Final
+
+SCHEMA_VERSION: Final = 1
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS device (one INTEGER PRIMARY KEY CHECK (one = 1), attempt INTEGER NOT NULL, state INTEGER NOT NULL,
+  cursor BLOB, covered_through BLOB NOT NULL, rebuild_target BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS message (message_id BLOB PRIMARY KEY, conversation_id BLOB NOT NULL, seq BLOB NOT NULL,
+  sender_id BLOB NOT NULL, arrival INTEGER NOT NULL, told INTEGER NOT NULL DEFAULT 0, data BLOB NOT NULL) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS message_order ON message (conversation_id, seq);
+CREATE INDEX IF NOT EXISTS message_untold ON message (told, arrival);
+CREATE TABLE IF NOT EXISTS conversation (conversation_id BLOB PRIMARY KEY, anchor BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS outgoing (client_message_id BLOB PRIMARY KEY, place INTEGER NOT NULL, status TEXT NOT NULL,
+  code INTEGER NOT NULL DEFAULT 0, row BLOB NOT NULL, coordinates BLOB) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS outgoing_order ON outgoing (status, place);
+INSERT OR IGNORE INTO device VALUES (1, 0, 1, NULL, x'0000000000000000', x'0000000000000000');
+"""
+
+
+class LocalStoreUnusable(Exception):
+    """The file can't be opened, or isn't a store; it is left as it is."""
+
+
+class LocalStoreTooNew(LocalStoreUnusable):
+    """The file was written by a later version; it is left as it is."""
+
+
+class LocalStoreBusy(LocalStoreUnusable):
+    """Another process, ``pid`` (0: not known), has this device's store open."""
+
+    def __init__(self, path: Path, pid: int) -> None:
+        self.pid = pid
+        holder = f"process {pid}" if pid else "another process"
+        super().__init__(f"{path} is in use by {holder}; end it, or use another device id")
+
+
+def locked_file(path: Path) -> int:
+    """The descriptor that holds the device's lock; the file beside it names who does. Raises LocalStoreBusy."""
+    descriptor = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.read(descriptor, 32)
+        os.close(descriptor)
+        raise LocalStoreBusy(path, int(holder) if holder.isdigit() else 0) from None
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+    return descriptor
+
+
+def opened_file(path: Path) -> sqlite3.Connection:
+    """The file with its schema, made where there is none. Raises LocalStoreTooNew, sqlite3.Error."""
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    try:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version > SCHEMA_VERSION:
+            raise LocalStoreTooNew(
+                f"{path}: schema {version}, this version knows {SCHEMA_VERSION}; upgrade the client"
+            )
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.executescript(_SCHEMA)
+        connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection

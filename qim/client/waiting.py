@@ -1,0 +1,182 @@
+"""Who waits for which notice of the machine: futures by client_message_id, by ticket, and those for CaughtUp.
+
+A future is registered before its command is posted and forgotten when its caller stops waiting, whatever the reason;
+what nobody waits for is in the local store.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
+
+from qim.client.results import GroupResult, NotConnected, SendFailed, SendStatus, Sent, code_name
+from qim.core.client.vocabulary import (
+    CaughtUp,
+    GroupSettled,
+    HistoryArrived,
+    MembersArrived,
+    QueryFailed,
+    SendQueued,
+    SendRefused,
+    SendSettled,
+)
+from qim.core.contract.errors import ErrorCode
+
+WAITING_MAX: Final = 10_000
+TICKETS_MAX: Final = 64
+
+Answer = HistoryArrived | MembersArrived
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+class Waiting:
+    """All futures of one Client; from its event loop only."""
+
+    def __init__(self) -> None:
+        self._queued: dict[bytes, list[asyncio.Future[None]]] = {}
+        self._sends: dict[bytes, list[asyncio.Future[Sent]]] = {}
+        self._groups: dict[bytes, list[asyncio.Future[GroupResult]]] = {}
+        self._tickets: dict[int, list[asyncio.Future[Answer]]] = {}
+        self._syncs: dict[None, list[asyncio.Future[int]]] = {}
+        self._ticket_last = 0
+
+    @contextmanager
+    def send(
+        self, client_message_id: bytes
+    ) -> "Iterator[tuple[asyncio.Future[None], asyncio.Future[Sent]]]":
+        """(durable here, settled). Raises SendFailed QUOTA_EXCEEDED where too many wait."""
+        self._bound(len(self._sends))
+        with (
+            _registered(self._queued, client_message_id) as queued,
+            _registered(self._sends, client_message_id) as settled,
+        ):
+            yield queued, settled
+
+    @contextmanager
+    def group(self, client_message_id: bytes) -> "Iterator[asyncio.Future[GroupResult]]":
+        """A membership change settled. Raises SendFailed as ``send``."""
+        self._bound(len(self._groups))
+        with _registered(self._groups, client_message_id) as future:
+            yield future
+
+    @contextmanager
+    def ticket(self) -> "Iterator[tuple[int, asyncio.Future[Answer]]]":
+        """A number for one query, and its answer. Raises SendFailed RATE_LIMITED where too many are open."""
+        if len(self._tickets) >= TICKETS_MAX:
+            raise SendFailed(ErrorCode.RATE_LIMITED)
+        self._ticket_last += 1
+        ticket = self._ticket_last
+        with _registered(self._tickets, ticket) as future:
+            yield ticket, future
+
+    @contextmanager
+    def caught_up(self) -> "Iterator[asyncio.Future[int]]":
+        """The next CaughtUp."""
+        with _registered(self._syncs, None) as future:
+            yield future
+
+    def on_queued(self, notice: SendQueued) -> None:
+        """The row is durable."""
+        _resolve(self._queued.get(notice.client_message_id), None)
+
+    def on_settled(self, notice: SendSettled) -> None:
+        """Sent or failed for good."""
+        sent = Sent(
+            client_message_id=notice.client_message_id,
+            status=SendStatus.ACKED if notice.coordinates else SendStatus.FAILED,
+            coordinates=notice.coordinates,
+            code=code_name(notice.code) if notice.code else "",
+        )
+        _resolve(self._queued.get(notice.client_message_id), None)
+        _resolve(self._sends.get(notice.client_message_id), sent)
+
+    def on_refused(self, notice: SendRefused) -> None:
+        """Never stored, never sent."""
+        error = SendFailed(notice.code)
+        _fail(self._queued.get(notice.client_message_id), error)
+        _fail(self._groups.get(notice.client_message_id), error)
+
+    def on_group(self, notice: GroupSettled) -> None:
+        """A membership change is done or failed for good."""
+        futures = self._groups.get(notice.client_message_id)
+        if notice.code:
+            _fail(futures, SendFailed(notice.code))
+            return
+        result = GroupResult(
+            conversation_id=notice.conversation_id,
+            version=notice.version,
+            control_seq=notice.control_seq,
+            noop=notice.noop,
+        )
+        _resolve(futures, result)
+
+    def on_answer(self, notice: HistoryArrived | MembersArrived | QueryFailed) -> None:
+        """A query is answered."""
+        futures = self._tickets.get(notice.ticket)
+        if isinstance(notice, QueryFailed):
+            _fail(futures, SendFailed(notice.code))
+        else:
+            _resolve(futures, notice)
+
+    def on_caught_up(self, notice: CaughtUp) -> None:
+        """Everything known is applied."""
+        _resolve(self._syncs.get(None), notice.covered_through)
+
+    def on_stopped(self, why: str) -> None:
+        """No connection until the user acts: sends are PENDING, everything else can't be had."""
+        for client_message_id, futures in self._sends.items():
+            _resolve(futures, Sent(client_message_id=client_message_id, status=SendStatus.PENDING))
+        error = NotConnected(why, refused=True)
+        for table in (self._groups, self._tickets, self._syncs):
+            for waiting in table.values():
+                _fail(waiting, error)
+
+    def end(self, error: Exception) -> None:
+        """Nothing more will be told."""
+        tables: tuple[dict[Any, Any], ...] = (
+            self._queued,
+            self._sends,
+            self._groups,
+            self._tickets,
+            self._syncs,
+        )
+        for table in tables:
+            for futures in table.values():
+                _fail(futures, error)
+
+    def _bound(self, waiting: int) -> None:
+        if waiting >= WAITING_MAX:
+            raise SendFailed(ErrorCode.QUOTA_EXCEEDED)
+
+
+@contextmanager
+def _registered(
+    table: "dict[Key, list[asyncio.Future[Value]]]", key: Key
+) -> "Iterator[asyncio.Future[Value]]":
+    """A future under ``key`` for as long as its caller waits; several may wait for one thing."""
+    future: asyncio.Future[Value] = asyncio.get_running_loop().create_future()
+    futures = table.setdefault(key, [])
+    futures.append(future)
+    try:
+        yield future
+    finally:
+        futures.remove(future)
+        if not futures:
+            table.pop(key, None)
+        if future.done() and not future.cancelled():
+            future.exception()  # nobody else will look: an error not waited for is no warning
+        else:
+            future.cancel()
+
+
+def _resolve(futures: "list[asyncio.Future[Value]] | None", value: Value) -> None:
+    for future in futures or ():
+        if not future.done():
+            future.set_result(value)
+
+
+def _fail(futures: "list[asyncio.Future[Any]] | None", error: Exception) -> None:
+    for future in futures or ():
+        if not future.done():
+            future.set_exception(error)
