@@ -1,0 +1,82 @@
+"""From an effective outbox record to its GroupDispatches, one a target shard: a function of record and version alone."""
+
+from qim.core.audience import VersionAudience, audience_by_shard, named_version
+from qim.core.contract import ids
+from qim.core.contract.entities import GroupDispatch, MessageRecord, encode_dispatch
+from qim.core.contract.logvalue import dispatch_value
+from qim.core.dispatch_digest import body_digest, materialisation_digest
+from qim.core.fanout.partition import Outgoing, Partition, SourceItem
+from qim.core.fanout.vocabulary import FanoutConfig
+from qim.core.ports.log import LogRecord
+
+
+def dispatches(
+    config: FanoutConfig, partition: Partition, item: SourceItem, audience: VersionAudience | None
+) -> list[Outgoing]:
+    """The dispatches of one record in shard order; the item gets a place in its receipt for each."""
+    assert item.outboxed is not None
+    record = item.outboxed.record
+    targets = audience_by_shard(record, audience, config.shard_count)
+    digest = body_digest(record.body)
+    outgoing: list[Outgoing] = []
+    for place, (shard, users) in enumerate(targets):
+        dispatch = _dispatch(config, partition, item, record, shard, users, digest)
+        value = dispatch_value(partition.epoch, encode_dispatch(dispatch))
+        outgoing.append(
+            Outgoing(
+                partition=partition,
+                item=item,
+                place=place,
+                shard=shard,
+                digest=materialisation_digest(dispatch),
+                record=LogRecord(key=record.message_id, value=value),
+                trace_id=record.trace_id,
+            )
+        )
+    item.places = [None] * len(outgoing)
+    item.missing = len(outgoing)
+    return outgoing
+
+
+def _dispatch(
+    config: FanoutConfig,
+    partition: Partition,
+    item: SourceItem,
+    record: MessageRecord,
+    shard: int,
+    users: tuple[int, ...],
+    digest: bytes,
+) -> GroupDispatch:
+    named = named_version(record) is not None
+    inline = (
+        len(record.body) <= config.inline_body_bytes_max
+        and len(users) <= config.inline_recipients_max
+    )
+    assert item.outboxed is not None
+    return GroupDispatch(
+        dispatch_id=ids.dispatch_id(record.message_id, shard),
+        tenant_id=record.tenant_id,
+        message_id=record.message_id,
+        conversation_id=record.conversation_id,
+        conversation_kind=record.conversation_kind,
+        conversation_seq=record.conversation_seq,
+        last_activity_id=record.last_activity_id,
+        kind=record.kind,
+        sender_id=record.sender_id,
+        client_message_id=record.client_message_id,
+        sent_at=record.sent_at,
+        retention_class=record.retention_class,
+        shard=shard,
+        version=record.version,
+        membership_digest=record.membership_digest,
+        recipients=() if named else users,
+        peer_user_id=record.peer_user_id,
+        inline_body=record.body if inline else None,
+        custom_type=record.custom_type,
+        body_digest=digest,
+        trace_id=record.trace_id,
+        source_partition=partition.number,
+        source_offset=item.stored.offset,
+        source_epoch=item.outboxed.epoch,
+        source_checkpoint=partition.durable,
+    )
