@@ -18,7 +18,6 @@ if not call('HGET', KEYS[2], 'w') then
     call('HSET', KEYS[2], 'w', ARGV[3])
   end
 end
-local reply = call('HGETALL', KEYS[2])
-reply[#reply + 1], reply[#reply + 2] = reply[1], reply[2]
-reply[#reply + 1], reply[1], reply[2] = 'K', marker, lost
+local reply, fields = {'K', marker, lost}, call('HGETALL', KEYS[2])
+for i = 1, #fields do reply[i + 3] = fields[i] end
 return reply

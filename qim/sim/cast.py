@@ -1,0 +1,213 @@
+"""Who plays in a world: the machines of each role, made as the services make them, and the routes of their effects."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, get_args
+
+from qim.core.client import Client, ClientConfig
+from qim.core.client.vocabulary import ClientNotice
+from qim.core.contract.params import DEFAULT, Parameters
+from qim.core.contract.tokens import AccessToken, sign_token
+from qim.core.fanout import FanoutConfig, FanoutCoordinator
+from qim.core.gateway import ConnectionNode, GatewayConfig
+from qim.core.lease import LeaseConfig, LeaseKeeper
+from qim.core.mailbox import MailboxConfig, MailboxNode
+from qim.core.ports.completion import StoreRole
+from qim.core.ports.local import FreshEpochWanted, LeaseGone, LeaseHeld
+from qim.core.ports.local_store import LocalStoreRequest
+from qim.core.ports.log import Append, Fetch, ReadEnds
+from qim.core.ports.network import Send
+from qim.core.ports.observe import Observation
+from qim.core.ports.registry import RegistryRequest, Resource, Role
+from qim.core.ports.sockets import CloseSocket, Dial, PauseReading, ResumeReading, Write
+from qim.core.ports.store_mailbox import MailboxStoreRequest
+from qim.core.ports.store_message import MessageStoreRequest
+from qim.core.writer import Writer, WriterConfig
+from qim.sim.choice import choose
+from qim.sim.node import Host, HostedMachine, Node, Route, lease_bus, route_local
+
+if TYPE_CHECKING:
+    from qim.sim.localstore import Device
+    from qim.sim.plan import Plan
+    from qim.sim.scene import Scene
+
+SECRET: Final = b"one secret of a simulated cluster"
+TENANT: Final = "default"
+FOREVER: Final = 1 << 60
+
+
+def parameters(plan: "Plan") -> Parameters:
+    """The world's parameter set: the drawn compressed windows over the defaults, in legal order."""
+    small = plan.parameters
+    made = Parameters(
+        shard_count=plan.topology.shards,
+        outbox_partition_count=plan.topology.outbox_partitions,
+        lease_ttl_ms=small.lease_ttl_ms,
+        lease_renew_ms=small.lease_renew_ms,
+        lease_margin_ms=small.lease_margin_ms,
+        heartbeat_ms=small.heartbeat_ms,
+        idle_kill_ms=small.idle_kill_ms,
+        presence_ttl_ms=small.presence_ttl_ms,
+        presence_refresh_ms=small.presence_refresh_ms,
+        not_after_ms=small.not_after_ms,
+        not_after_slack_ms=small.not_after_slack_ms,
+        dedupe_window_ms=small.dedupe_window_ms,
+        hot_window_ms=small.hot_window_ms,
+        page_default=small.page_default,
+        outbox_recovery_window_ms=DEFAULT.default_retention_ms,
+        dispatch_recovery_window_ms=DEFAULT.default_retention_ms,
+    )
+    faults = made.order_faults()
+    assert not faults, faults
+    return made
+
+
+def service_machines(scene: "Scene", node: Node) -> list[Host]:
+    """The hosts of a new process of ``node``'s role."""
+    plan, role = scene.plan, node.role
+    made = scene.parameters
+    partitions, shards = plan.topology.outbox_partitions, plan.topology.shards
+    number = int(node.name.rpartition("-")[2])
+    machine: HostedMachine
+    leased: tuple[tuple[Role, int], ...] = ()
+    pinned: tuple[Resource, ...] = ()
+    chosen = node.choose()
+    if role == "writer":
+        config = WriterConfig(
+            instance=number,
+            outbox_partition_count=partitions,
+            not_after_max_ms=made.not_after_ms + made.not_after_slack_ms,
+        )
+        machine = Writer(config, choose=chosen)
+        leased, pinned = (
+            ((Role.WRITER, partitions),),
+            (Resource(role=Role.INSTANCE, number=number),),
+        )
+    elif role == "fanout":
+        machine = FanoutCoordinator(FanoutConfig(shard_count=shards), choose=chosen)
+        leased = ((Role.FANOUT, partitions),)
+    elif role == "mailbox":
+        machine = MailboxNode(
+            MailboxConfig(
+                shard_count=shards,
+                outbox_partition_count=partitions,
+                secret=SECRET,
+                page_default=made.page_default,
+            ),
+            choose=chosen,
+        )
+        leased = ((Role.MAILBOX, shards),)
+    else:
+        assert role == "gateway", role
+        request_timeout = plan.parameters.request_timeout_ms
+        machine = ConnectionNode(
+            GatewayConfig(
+                token_secrets=(SECRET,), parameters=made, request_timeout_ms=request_timeout
+            ),
+            choose=chosen,
+        )
+    host = _host(scene, node, role, machine)
+    scene.network.addresses[node.name] = host
+    if role == "gateway":
+        scene.streams.listeners[node.name] = host
+        return [host]
+    lease = LeaseConfig(
+        owner=f"{node.name}.{node.generation}",
+        address=node.name,
+        roles=leased,
+        pinned=pinned,
+        ttl_ms=made.lease_ttl_ms,
+        renew_ms=made.lease_renew_ms,
+        margin_ms=made.lease_margin_ms,
+        retry_ms=max(50, made.lease_renew_ms // 6),
+    )
+    keeper = _host(scene, node, "lease", LeaseKeeper(lease, choose=chosen))
+    lease_bus(host, keeper)
+    return [host, keeper]
+
+
+def client_machines(scene: "Scene", node: Node, device: "Device", gateway: int) -> list[Host]:
+    """A client process over its device's disk; it dials its own gateway first."""
+    count = scene.plan.topology.gateways
+    addresses = tuple(f"gateway-{(gateway + i) % count + 1}" for i in range(count))
+    token = AccessToken(
+        tenant_id=TENANT, user_id=device.user_id, device_id=device.device_id, expires_at=FOREVER
+    )
+    config = ClientConfig(
+        user_id=device.user_id,
+        device_id=device.device_id,
+        access_token=sign_token(token, SECRET),
+        addresses=addresses,
+        parameters=scene.parameters,
+    )
+    machine = Client(config, choose=node.choose())
+    return [_host(scene, node, "client", machine, scene.client_routes[node.name])]
+
+
+def _host(
+    scene: "Scene",
+    node: Node,
+    name: str,
+    machine: HostedMachine,
+    routes: Mapping[type, Route] | None = None,
+) -> Host:
+    identity = choose(scene.plan.seed, "process", (node.name, node.generation, name))
+    return Host(
+        node,
+        f"{node.name}/{name}",
+        machine,
+        scene.routes if routes is None else routes,
+        identity=identity,
+        observe=scene.observe,
+    )
+
+
+def service_routes(scene: "Scene") -> dict[type, Route]:
+    """Every effect a service can order, to the fake that carries it out."""
+    routes: dict[type, Route] = {}
+    for kind in (*get_args(MessageStoreRequest), *get_args(MailboxStoreRequest)):
+        routes[kind] = scene.stores[_role_of(kind)].request
+    for kind in get_args(RegistryRequest):
+        routes[kind] = scene.registry.request
+    for kind in get_args(Observation):
+        routes[kind] = scene.history.observed
+    for kind in (LeaseHeld, LeaseGone, FreshEpochWanted):
+        routes[kind] = route_local
+    routes[Append] = scene.log.append
+    routes[Fetch] = scene.log.fetch
+    routes[ReadEnds] = scene.log.read_ends
+    routes[Send] = scene.send
+    routes[Write] = scene.streams.write
+    routes[CloseSocket] = scene.streams.close
+    routes[PauseReading] = scene.streams.pause_reading
+    routes[ResumeReading] = scene.streams.resume_reading
+    return routes
+
+
+def device_routes(scene: "Scene", device: "Device") -> dict[type, Route]:
+    """What a client can order: its stream, its disk, and notices to its user."""
+    routes: dict[type, Route] = {
+        Dial: scene.streams.dial,
+        Write: scene.streams.write,
+        CloseSocket: scene.streams.close,
+    }
+    for kind in get_args(LocalStoreRequest):
+        routes[kind] = device.request
+
+    def notice(host: Host, effect: Any) -> None:
+        scene.history.notice(device, effect)
+
+    for kind in get_args(ClientNotice):
+        routes[kind] = notice
+    for kind in get_args(Observation):
+        routes[kind] = scene.history.observed
+    return routes
+
+
+def _role_of(kind: type) -> StoreRole:
+    return _STORE_ROLES[kind]
+
+
+_STORE_ROLES: Final[dict[type, StoreRole]] = {
+    **dict.fromkeys(get_args(MessageStoreRequest), StoreRole.MESSAGE),
+    **dict.fromkeys(get_args(MailboxStoreRequest), StoreRole.MAILBOX),
+}

@@ -1,0 +1,32 @@
+"""Checkers: one history in, verdicts out; one question a file (simulator.md, "Checkers")."""
+
+from qim.sim.checkers.ack_after_mark import AckAfterMark
+from qim.sim.checkers.apply_once import ApplyOnce
+from qim.sim.checkers.claims import Claims
+from qim.sim.checkers.commit_once import CommitOnce
+from qim.sim.checkers.contiguous_batches import ContiguousBatches
+from qim.sim.checkers.fences import Fences
+from qim.sim.checkers.liveness import Liveness
+from qim.sim.checkers.receipts import ReceiptsBeforeCheckpoint
+from qim.sim.checkers.visibility import Visibility
+from qim.sim.checkers.watermarks import Watermarks
+from qim.sim.history import Checker
+
+
+def all_checkers() -> list[Checker]:
+    """A fresh one of each."""
+    return [
+        CommitOnce(),
+        AckAfterMark(),
+        Fences(),
+        Claims(),
+        ReceiptsBeforeCheckpoint(),
+        Watermarks(),
+        ContiguousBatches(),
+        Visibility(),
+        ApplyOnce(),
+        Liveness(),
+    ]
+
+
+__all__ = ["all_checkers"]

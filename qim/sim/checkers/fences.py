@@ -1,0 +1,89 @@
+"""No script accepted below the fence of its incarnation (pipeline.md §0): the fake store's word is checked by a count."""
+
+from typing import TYPE_CHECKING, Any
+
+from qim.core.ports.completion import Failed, Fenced, StoreReset
+from qim.core.ports.store_mailbox import (
+    AppendEntries,
+    ClaimDispatches,
+    FinishDispatches,
+    OpenMailbox,
+    RaiseFloor,
+    TrimMailbox,
+)
+from qim.core.ports.store_message import (
+    ApplyOutbox,
+    CommitSource,
+    LookupCommits,
+    MarkCommitted,
+    MarkRefused,
+    MembershipChange,
+    OpenShard,
+    OpenSource,
+    ReadPending,
+    ReserveAndRecord,
+    WriteHeads,
+)
+from qim.sim.history import History
+from qim.sim.node import Host
+
+if TYPE_CHECKING:
+    from qim.sim.scene import Scene
+
+_WRITER = (
+    ApplyOutbox,
+    LookupCommits,
+    MarkCommitted,
+    MarkRefused,
+    MembershipChange,
+    ReadPending,
+    ReserveAndRecord,
+    WriteHeads,
+)
+_MAILBOX = (AppendEntries, ClaimDispatches, FinishDispatches, RaiseFloor, TrimMailbox)
+
+
+class Fences:
+    """The highest epoch each Open was granted in each incarnation."""
+
+    def __init__(self) -> None:
+        self.highest: dict[tuple[str, int, bytes], int] = {}
+
+    def attach(self, history: History) -> None:
+        self.history = history
+        for kind in (OpenShard, OpenSource, OpenMailbox):
+            history.on_store.setdefault(kind, []).append(self.on_open)
+        for fenced in (*_WRITER, CommitSource, *_MAILBOX):
+            history.on_store.setdefault(fenced, []).append(self.on_request)
+
+    def on_open(self, host: Host, request: Any, answer: Any) -> None:
+        incarnation = getattr(answer, "incarnation", None)
+        if incarnation is not None:
+            key = (_family(request), _number(request), incarnation)
+            if request.epoch < self.highest.get(key, 0):
+                text = f"{type(request).__name__} under epoch {request.epoch} below the fence"
+                self.history.found("fences", _family(request), text)
+            self.highest[key] = max(request.epoch, self.highest.get(key, 0))
+
+    def on_request(self, host: Host, request: Any, answer: Any) -> None:
+        if isinstance(answer, Failed | Fenced | StoreReset):
+            return
+        key = (_family(request), _number(request), request.incarnation)
+        fence = self.highest.get(key, 0)
+        if request.epoch != fence:
+            text = f"{type(request).__name__} under epoch {request.epoch}, the fence is {fence}"
+            self.history.found("fences", _family(request), text)
+
+    def finish(self, scene: "Scene") -> None:
+        """Everything was judged as it came."""
+
+
+def _family(request: Any) -> str:
+    if isinstance(request, (OpenShard, *_WRITER)):
+        return "writer"
+    return "fanout" if isinstance(request, OpenSource | CommitSource) else "mailbox"
+
+
+def _number(request: Any) -> int:
+    number: int = getattr(request, "partition", -1)
+    return number if number >= 0 else request.shard

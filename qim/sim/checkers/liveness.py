@@ -1,0 +1,81 @@
+"""After the heal everything ends well: every intent settled, every consumer at the end of its log, each committed message
+on each device of exactly its frozen audience. The ledgers are equalities (simulator.md, "Checkers")."""
+
+from typing import TYPE_CHECKING, Any
+
+from qim.core.contract.sequences import before_first, mailbox_seq
+from qim.core.ports.completion import StoreRole
+from qim.core.ports.log import Topic
+from qim.core.ports.store_mailbox import ReadShardState, ShardStateRead
+from qim.core.ports.store_message import ReadSource, SourceRead
+from qim.sim.history import History
+from qim.sim.localstore import Device
+
+if TYPE_CHECKING:
+    from qim.sim.scene import Scene
+
+
+class Liveness:
+    """Judges the end; ``unsettled`` is also how a world knows that nothing more is to be waited for."""
+
+    def attach(self, history: History) -> None:
+        self.history = history
+
+    def finish(self, scene: "Scene") -> None:
+        for check, role, text, message_id in unsettled(scene):
+            self.history.found(check, role, text, message_id)
+
+
+def unsettled(scene: "Scene") -> list[tuple[str, str, str, bytes]]:
+    """(check, role, text, message_id) of everything still owed."""
+    owed: list[tuple[str, str, str, bytes]] = []
+    if scene.workload.open:
+        owed.append(("workload", "client", f"{scene.workload.open} operations not taken", b""))
+    for device in scene.devices.values():
+        if scene.workload.wanted[device.name]:
+            owed += _of_device(scene, device)
+    if not owed:
+        owed += _of_consumers(scene)
+    return owed
+
+
+def _of_device(scene: "Scene", device: Device) -> list[tuple[str, str, str, bytes]]:
+    oracle = scene.history.oracle
+    owed = [
+        ("intent_settled", "client", f"{device.name}: pending {row.client_message_id.hex()}", b"")
+        for row in device.pending.values()
+    ]
+    expected = 0
+    for message_id, message in oracle.messages.items():
+        if device.user_id in message.audience:
+            expected += 1
+            if message_id not in device.messages:
+                text = f"{device.name} lacks seq {message.record.conversation_seq}"
+                owed.append(("delivered", "mailbox", text, message_id))
+    if not owed and len(device.messages) != expected:
+        text = f"{device.name} holds {len(device.messages)} messages, {expected} are its user's"
+        owed.append(("ledger", "client", text, b""))
+    return owed
+
+
+def _of_consumers(scene: "Scene") -> list[tuple[str, str, str, bytes]]:
+    owed: list[tuple[str, str, str, bytes]] = []
+    store = scene.stores[StoreRole.MESSAGE]
+    for number in range(scene.plan.topology.outbox_partitions):
+        end = scene.log.partitions[Topic.OUTBOX, number].end
+        read: Any = store.ask(ReadSource(op=0, partition=number, low=0, high=1 << 62, limit=1))
+        at = read.checkpoint if isinstance(read, SourceRead) else -1
+        if at < end and not (at < 0 and end == scene.plan.beginnings.outbox_offset):
+            owed.append(("fanout_at_end", "fanout", f"partition {number}: {at} of {end}", b""))
+    boxes = scene.stores[StoreRole.MAILBOX]
+    for number in range(scene.plan.topology.shards):
+        partition = scene.log.partitions[Topic.DISPATCH, number]
+        shown: Any = boxes.ask(ReadShardState(op=0, shard=number))
+        if partition.end == partition.base:
+            continue
+        last = mailbox_seq(1, partition.end - 1)
+        at = shown.min_watermark if isinstance(shown, ShardStateRead) else before_first(1, 0)
+        if at != last:
+            text = f"shard {number}: min W {at:#x}, the log's last is {last:#x}"
+            owed.append(("mailbox_at_end", "mailbox", text, b""))
+    return owed

@@ -1,0 +1,84 @@
+"""Clocks of a node as curves over the world's time: offset, drift, steps, freezes; wall and monotonic apart.
+
+A curve is made of pieces; each begins at a world time with a value and a rate (parts per million of true speed, 0 is a
+frozen clock). The monotonic curve never goes back (a drawn step back is clamped), the wall clock may.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import Final
+
+from msgspec import Struct
+
+TRUE_RATE: Final = 1_000_000
+FROZEN_LOOK_MS: Final = 200
+"""How soon a deadline is looked at again while its clock stands."""
+
+
+class Piece(Struct, frozen=True, array_like=True, gc=False):
+    """From world time ``at_ms`` on the clock shows value_ms + elapsed * rate_ppm / 1e6."""
+
+    at_ms: int
+    value_ms: int
+    rate_ppm: int = TRUE_RATE
+
+
+class Curve:
+    """A piecewise clock; pieces sorted by at_ms, the first at 0. Faults add pieces as they happen."""
+
+    __slots__ = ("_at", "_floor", "_monotone", "_pieces", "_true_offset")
+
+    def __init__(self, pieces: tuple[Piece, ...], *, monotone: bool) -> None:
+        assert pieces, "a clock has at least one piece"
+        assert pieces[0].at_ms == 0, pieces
+        self._pieces = list(pieces)
+        self._at = [piece.at_ms for piece in pieces]
+        self._monotone = monotone
+        self._floor = pieces[0].value_ms
+        single = len(pieces) == 1 and pieces[0].rate_ppm == TRUE_RATE
+        self._true_offset: int | None = pieces[0].value_ms if single else None
+
+    def read(self, at: int) -> int:
+        """What the clock shows at world time ``at``."""
+        if self._true_offset is not None:
+            return at + self._true_offset
+        piece = self._pieces[bisect_right(self._at, at) - 1]
+        value = piece.value_ms + (at - piece.at_ms) * piece.rate_ppm // TRUE_RATE
+        if self._monotone:
+            self._floor = value = max(value, self._floor)
+        return value
+
+    def when(self, value: int, at: int) -> int:
+        """A world time > ``at`` at which the clock may show ``value``: never later than the true one, maybe earlier."""
+        if self._true_offset is not None:
+            return max(value - self._true_offset, at + 1)
+        index = bisect_right(self._at, at) - 1
+        rate = self._pieces[index].rate_ppm
+        left = value - self.read(at)
+        guess = at + (left * TRUE_RATE // rate if rate else FROZEN_LOOK_MS)
+        if index + 1 < len(self._at):
+            guess = min(guess, self._at[index + 1])
+        return max(guess, at + 1)
+
+    def shift(self, at: int, by_ms: int) -> None:
+        """The clock jumps."""
+        rate = self._pieces[bisect_right(self._at, at) - 1].rate_ppm
+        self._cut(at, self.read(at) + by_ms, rate)
+
+    def freeze(self, at: int) -> Callable[[int], None]:
+        """The clock stands; the answer lets it jump to where it would have been."""
+        rate = self._pieces[bisect_right(self._at, at) - 1].rate_ppm
+        shown = self.read(at)
+        self._cut(at, shown, 0)
+
+        def thaw(now: int) -> None:
+            self._cut(now, self.read(now) + (now - at) * rate // TRUE_RATE, rate)
+
+        return thaw
+
+    def _cut(self, at: int, value: int, rate_ppm: int) -> None:
+        index = bisect_right(self._at, at)
+        del self._at[index:], self._pieces[index:]
+        self._at.append(at)
+        self._pieces.append(Piece(at, value, rate_ppm))
+        self._true_offset = None

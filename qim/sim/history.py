@@ -1,0 +1,123 @@
+"""The one history of a world that every checker reads: facts as they happen, violations as they are found.
+
+Facts come from the world's own services, never from what a machine says of itself, except observations, which are
+facts about what it said. A checker registers for the facts it needs; nobody else is called.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec import Struct
+
+from qim.core.ports.log import Append, StoredRecord, Topic
+from qim.core.ports.network import Send
+from qim.core.ports.observe import Count, Gauge, StageReached, Violation
+from qim.sim.oracle import Oracle
+
+if TYPE_CHECKING:
+    from qim.sim.localstore import Device
+    from qim.sim.log import Partition
+    from qim.sim.node import Host
+    from qim.sim.scene import Scene
+
+VIOLATIONS_MAX = 200
+
+StoreHearer = Callable[["Host", Any, Any], None]
+DispatchHearer = Callable[["Host", int, StoredRecord, Any], None]
+SentHearer = Callable[["Host", Send], None]
+NoticeHearer = Callable[["Device", Any], None]
+LocalHearer = Callable[["Device", Any, Any], None]
+
+
+class Finding(Struct, frozen=True, kw_only=True, gc=False):
+    """A violation: its identity is (check, role), never its text. ``at`` world ms; message_id b"" where none."""
+
+    check: str
+    role: str
+    at: int
+    detail: str
+    message_id: bytes = b""
+
+
+class Checker(Protocol):
+    """One file a checker: it registers in ``attach`` and judges at the end in ``finish``."""
+
+    def attach(self, history: "History") -> None: ...
+
+    def finish(self, scene: "Scene") -> None: ...
+
+
+class History:
+    """Facts in, to those who registered; findings out."""
+
+    def __init__(self, shard_count: int, now: Callable[[], int]) -> None:
+        self.oracle = Oracle(shard_count)
+        self.findings: list[Finding] = []
+        self.now = now
+        self.on_store: dict[type, list[StoreHearer]] = {}
+        self.on_effective: list[Callable[[Any], None]] = []
+        self.on_dispatched: list[DispatchHearer] = []
+        self.on_sent: dict[type, list[SentHearer]] = {}
+        self.on_notice: dict[type, list[NoticeHearer]] = {}
+        self.on_local: dict[type, list[LocalHearer]] = {}
+        self.counts: dict[str, int] = {}
+        self.stages: dict[str, int] = {}
+
+    def found(self, check: str, role: str, detail: str, message_id: bytes = b"") -> None:
+        """Note a violation."""
+        if len(self.findings) < VIOLATIONS_MAX:
+            finding = Finding(
+                check=check, role=role, at=self.now(), detail=detail, message_id=message_id
+            )
+            self.findings.append(finding)
+
+    # ------------------------------------------------------------ facts
+
+    def store(self, host: "Host", request: Any, answer: Any) -> None:
+        """A store applied (or refused) a request."""
+        for hear in self.on_store.get(type(request), ()):
+            hear(host, request, answer)
+
+    def appended(
+        self, partition: "Partition", host: "Host", effect: Append, stored: tuple[StoredRecord, ...]
+    ) -> None:
+        """A log holds new records."""
+        oracle = self.oracle
+        if partition.topic is Topic.OUTBOX:
+            for record in stored:
+                effective = oracle.outboxed(partition.number, record)
+                if effective is not None:
+                    for hear in self.on_effective:
+                        hear(effective)
+            return
+        for record in stored:
+            expected = oracle.dispatched(partition.number, record)
+            for listen in self.on_dispatched:
+                listen(host, partition.number, record, expected)
+
+    def sent(self, host: "Host", effect: Send) -> None:
+        """A process sent a message to another."""
+        for hear in self.on_sent.get(type(effect.message), ()):
+            hear(host, effect)
+
+    def notice(self, device: "Device", effect: Any) -> None:
+        """A client told its user something."""
+        for hear in self.on_notice.get(type(effect), ()):
+            hear(device, effect)
+
+    def local(self, device: "Device", request: Any, answer: Any) -> None:
+        """A device's disk took an order."""
+        for hear in self.on_local.get(type(request), ()):
+            hear(device, request, answer)
+
+    def observed(self, host: "Host", effect: Count | Gauge | StageReached | Violation) -> None:
+        """A machine said what it saw; a Violation is one of ours to explain."""
+        kind = type(effect)
+        if kind is Count:
+            name = f"{effect.name}.{effect.label}" if effect.label else effect.name  # type: ignore[union-attr]
+            self.counts[name] = self.counts.get(name, 0) + effect.value  # type: ignore[union-attr]
+        elif kind is StageReached:
+            stage = str(effect.stage)  # type: ignore[union-attr]
+            self.stages[stage] = self.stages.get(stage, 0) + 1
+        elif kind is Violation:
+            self.found(effect.check, host.node.role, effect.detail)  # type: ignore[union-attr]

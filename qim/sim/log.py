@@ -1,0 +1,410 @@
+"""The logs' fake: partitions with leaders, append outcomes nobody can tell apart, retention, topic identity.
+
+``Unknown`` of an append means appended, not, or LATER: long after every time-out, crash and lease change; that is what the
+outbox's barrier and the dispatch log's claims are for. Appends of one partition by one process keep their order.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from qim.core.contract.hashing import H
+from qim.core.ports.completion import Failed, FailReason, Unknown
+from qim.core.ports.log import (
+    Append,
+    Appended,
+    AppendRefused,
+    EndsRead,
+    Fetch,
+    Fetched,
+    LogRecord,
+    OutOfRange,
+    ReadEnds,
+    StoredRecord,
+    Topic,
+)
+from qim.core.ports.registry import Resource, Role
+from qim.sim.choice import (
+    DETAIL_MASK,
+    DETAIL_SHIFT,
+    FAULT_MASK,
+    FAULT_SHIFT,
+    LATENCY_MASK,
+    TIEBREAK_SHIFT,
+)
+from qim.sim.clock import Curve
+from qim.sim.network import ODDS, Cuts
+from qim.sim.node import Host
+from qim.sim.sites import LOG, LOG_LATE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from qim.sim.world import World
+
+    Heard = Callable[["Partition", Host, Append, tuple[StoredRecord, ...]], None]
+
+APPEND_TIMEOUT_MS: Final = 3_000
+LATE_MAX_MS: Final = 25_000
+RECORD_BYTES_MAX: Final = 1 << 20
+_ROLE_OF: Final = {Topic.OUTBOX: Role.WRITER, Topic.DISPATCH: Role.FANOUT}
+
+
+class Partition:
+    """Records from ``start`` to ``end``; ``base`` is the first offset this creation of the topic ever had."""
+
+    __slots__ = (
+        "base", "leaderless_until", "number", "records", "stalled_until", "start", "topic", "topic_id", "waiters",
+    )  # fmt: skip
+
+    def __init__(self, topic: Topic, number: int, base: int, topic_id: bytes) -> None:
+        self.topic = topic
+        self.number = number
+        self.base = base
+        self.start = base
+        self.topic_id = topic_id
+        self.records: list[StoredRecord] = []
+        self.leaderless_until = 0
+        self.stalled_until = 0
+        self.waiters: list[tuple[Host, Fetch, int]] = []
+
+    @property
+    def end(self) -> int:
+        return self.base + len(self.records)
+
+    def slice(self, offset: int, limit: int, bytes_max: int) -> tuple[StoredRecord, ...]:
+        """At least one record if there is one."""
+        taken: list[StoredRecord] = []
+        size = 0
+        at = offset - self.base
+        for record in self.records[at : at + limit]:
+            size += len(record.value) + len(record.key)
+            if taken and size > bytes_max:
+                break
+            taken.append(record)
+        return tuple(taken)
+
+
+class Rates:
+    """Rates of 65,536 for one append (or fetch), while a fault's window is open."""
+
+    __slots__ = (
+        "doubled",
+        "extra_ms",
+        "fetch_failed",
+        "late",
+        "not_appended",
+        "refused",
+        "reply_lost",
+        "short",
+    )
+
+    def __init__(self) -> None:
+        self.reply_lost = 0
+        self.not_appended = 0
+        self.late = 0
+        self.refused = 0
+        self.doubled = 0
+        self.short = 0
+        self.fetch_failed = 0
+        self.extra_ms = 0
+
+
+class Log:
+    """Both topics of one cluster, with a wall clock of its own (LogAppendTime)."""
+
+    name = "log"
+
+    def __init__(
+        self, world: "World", wall: Curve, cuts: Cuts, *, base_ms: int, spread_ms: int
+    ) -> None:
+        self.world = world
+        self.wall = wall
+        self.cuts = cuts
+        self.base_ms = base_ms
+        self.spread_ms = spread_ms
+        self.partitions: dict[tuple[Topic, int], Partition] = {}
+        self.rates = Rates()
+        self.rated = False
+        self.rated_windows = 0
+        self.heard: Heard | None = None
+        self.counts: dict[str, int] = {}
+        self.appends = 0
+
+    def create(self, topic: Topic, count: int, base: int, generation: int = 1) -> None:
+        """A topic with ``count`` partitions whose first offset is ``base``."""
+        for number in range(count):
+            topic_id = H("qim.sim.topic", topic.value, generation)
+            self.partitions[topic, number] = Partition(topic, number, base, topic_id)
+
+    # ------------------------------------------------------------ routes
+
+    def append(self, host: Host, effect: Append) -> None:
+        """Acks=all: Appended, AppendRefused, Failed or Unknown."""
+        world = self.world
+        traces = effect.traces
+        draw = world.dice.draw(LOG[Append], traces[0] if traces else host.identity)
+        resource = Resource(role=_ROLE_OF[effect.topic], number=effect.partition)
+        # A fanout's dispatches go to shards it doesn't own: only the outbox's appender is its lease holder.
+        if effect.topic is Topic.OUTBOX and not host.node.holds(resource, effect.epoch):
+            self._count("lease_check_refused")
+            world.at(world.now, 0, host.take, Failed(op=effect.op, why=FailReason.LEASE_LOST))
+            return
+        tiebreak = draw >> TIEBREAK_SHIFT
+        arrival = world.now + self._delay(draw) + host.node.slow_ms
+        fate = "appended"
+        if self.rated:
+            arrival += self.rates.extra_ms
+            fate = self._fate(draw, effect)
+            if fate == "late":
+                self._late(host, effect, tiebreak)
+                return
+        lane = (self.name, effect.topic, effect.partition)
+        place = (arrival, tiebreak)
+        last = host.lanes.get(lane)
+        if last is not None and last > place:
+            place = last
+        host.lanes[lane] = place
+        world.at(place[0], place[1], self._arrive, (host, effect, draw, world.now, fate))
+
+    def fetch(self, host: Host, effect: Fetch) -> None:
+        """Records at once if there are any, else when they come, else none after wait_ms."""
+        draw = self.world.dice.draw(LOG[Fetch] ^ effect.partition, host.identity)
+        arrival = self.world.now + self._delay(draw) + host.node.slow_ms
+        self.world.at(arrival, draw >> TIEBREAK_SHIFT, self._fetch_arrives, (host, effect, draw))
+
+    def read_ends(self, host: Host, effect: ReadEnds) -> None:
+        """Topic id, start and end as of the arrival."""
+        draw = self.world.dice.draw(LOG[ReadEnds] ^ effect.partition, host.identity)
+        arrival = self.world.now + self._delay(draw) + host.node.slow_ms
+        self.world.at(arrival, draw >> TIEBREAK_SHIFT, self._ends_arrive, (host, effect, draw))
+
+    # ------------------------------------------------------------ appends
+
+    def _fate(self, draw: int, effect: Append) -> str:
+        level = ODDS - 1 - (draw >> FAULT_SHIFT & FAULT_MASK)
+        rates = self.rates
+        for fate, rate in (
+            ("late", rates.late),
+            ("reply_lost", rates.reply_lost),
+            ("not_appended", rates.not_appended),
+            ("refused", rates.refused if effect.topic is Topic.OUTBOX else 0),
+            ("doubled", rates.doubled if effect.topic is Topic.DISPATCH else 0),
+        ):
+            if level < rate:
+                self._count(f"log.{fate}")
+                return fate
+            level -= rate
+        return "appended"
+
+    def _late(self, host: Host, effect: Append, tiebreak: int) -> None:
+        world = self.world
+        traces = effect.traces
+        late = world.dice.draw(LOG_LATE, traces[0] if traces else host.identity)
+        self.world.at(world.now + APPEND_TIMEOUT_MS, tiebreak, host.take, Unknown(op=effect.op))
+        landing = world.now + APPEND_TIMEOUT_MS + late % LATE_MAX_MS
+        world.at(landing, tiebreak, self._land_late, (host, effect))
+
+    def _land_late(self, payload: tuple[Host, Append]) -> None:
+        host, effect = payload
+        self._count("log.landed_late")
+        self._store(self.partitions[effect.topic, effect.partition], host, effect)
+
+    def _arrive(self, payload: tuple[Host, Append, int, int, str]) -> None:
+        host, effect, draw, sent, fate = payload
+        world = self.world
+        partition = self.partitions[effect.topic, effect.partition]
+        now = world.now
+        give_up = sent + APPEND_TIMEOUT_MS
+        if now < partition.stalled_until:
+            if partition.stalled_until > give_up and fate != "silent":
+                self._count("log.stalled_past_timeout")
+                world.at(give_up, 0, host.take, Unknown(op=effect.op))
+                fate = "silent"
+            payload = (host, effect, draw, sent, fate)
+            world.at(partition.stalled_until, draw >> TIEBREAK_SHIFT, self._arrive, payload)
+            return
+        if fate == "silent":
+            self._store(partition, host, effect)
+            return
+        if now < partition.leaderless_until:
+            self._count("log.no_leader")
+            why = FailReason.UNREACHABLE
+            world.at(now + 1, 0, host.take, Failed(op=effect.op, why=why))
+            return
+        if fate == "not_appended" or (self.cuts and self.cuts.between(host.node.name, self.name)):
+            world.at(give_up, 0, host.take, Unknown(op=effect.op))
+            return
+        refused = self._refusal(effect, fate)
+        if refused is not None:
+            world.at(now + self._reply_delay(draw), 0, host.take, refused)
+            return
+        stored = self._store(partition, host, effect)
+        if fate == "doubled":
+            # A retry under a new producer id: the same batch once more, when it pleases.
+            late = world.dice.draw(LOG_LATE, effect.traces[0] if effect.traces else host.identity)
+            world.at(now + 1 + late % LATE_MAX_MS, 0, self._land_late, (host, effect))
+        if fate == "reply_lost" or (self.cuts and self.cuts.between(self.name, host.node.name)):
+            world.at(give_up, 0, host.take, Unknown(op=effect.op))
+            return
+        place = (now + self._reply_delay(draw), draw >> TIEBREAK_SHIFT)
+        lane = (self.name, effect.topic, effect.partition, "reply")
+        last = host.lanes.get(lane)
+        if last is not None and last > place:
+            place = last
+        host.lanes[lane] = place
+        answer = Appended(
+            op=effect.op,
+            offsets=tuple(record.offset for record in stored),
+            append_time=stored[0].append_time,
+        )
+        world.at(place[0], place[1], host.take, answer)
+
+    def _refusal(self, effect: Append, fate: str) -> AppendRefused | None:
+        for index, record in enumerate(effect.records):
+            if len(record.value) > RECORD_BYTES_MAX:
+                return AppendRefused(op=effect.op, index=index, why="record too large")
+        if fate == "refused":
+            records = [i for i, record in enumerate(effect.records) if record.key]
+            if records:
+                return AppendRefused(op=effect.op, index=records[0], why="invalid record")
+        return None
+
+    def _store(self, partition: Partition, host: Host, effect: Append) -> tuple[StoredRecord, ...]:
+        world = self.world
+        wall = self.wall.read(world.now)
+        end = partition.end
+        records: tuple[LogRecord, ...] = effect.records
+        stored = tuple(
+            StoredRecord(offset=end + i, append_time=wall, key=record.key, value=record.value)
+            for i, record in enumerate(records)
+        )
+        partition.records.extend(stored)
+        self.appends += 1
+        for record in stored:
+            world.trace.entries.append(
+                (world.now, effect.topic, effect.partition, record.offset, record.value)
+            )
+        if self.heard is not None:
+            self.heard(partition, host, effect, stored)
+        if partition.waiters:
+            waiters, partition.waiters = partition.waiters, []
+            for waiting, fetch, draw in waiters:
+                self._answer_fetch(partition, waiting, fetch, draw)
+        return stored
+
+    # ------------------------------------------------------------ reads
+
+    def _fetch_arrives(self, payload: tuple[Host, Fetch, int]) -> None:
+        host, effect, draw = payload
+        if host.dead:
+            return
+        partition = self.partitions[effect.topic, effect.partition]
+        if self._unreadable(partition, host, effect, draw):
+            return
+        if not partition.start <= effect.offset <= partition.end:
+            self._count("log.out_of_range")
+            answer = OutOfRange(
+                op=effect.op,
+                topic_id=partition.topic_id,
+                start=partition.start,
+                end=partition.end,
+            )
+            self.world.at(self.world.now + self._reply_delay(draw), 0, host.take, answer)
+            return
+        if effect.offset < partition.end or effect.wait_ms <= 0:
+            self._answer_fetch(partition, host, effect, draw)
+            return
+        waiter = (host, effect, draw)
+        partition.waiters.append(waiter)
+        self.world.at(self.world.now + effect.wait_ms, 0, self._fetch_expires, waiter)
+
+    def _fetch_expires(self, waiter: tuple[Host, Fetch, int]) -> None:
+        host, effect, draw = waiter
+        partition = self.partitions[effect.topic, effect.partition]
+        for index, other in enumerate(partition.waiters):
+            if other is waiter:
+                del partition.waiters[index]
+                self._answer_fetch(partition, host, effect, draw)
+                return
+
+    def _answer_fetch(self, partition: Partition, host: Host, effect: Fetch, draw: int) -> None:
+        if host.dead:
+            return
+        limit = effect.limit
+        if self.rated and ODDS - 1 - (draw >> FAULT_SHIFT & FAULT_MASK) < self.rates.short:
+            self._count("log.short_fetch")
+            limit = 1
+        records = partition.slice(effect.offset, limit, effect.bytes_max)
+        answer = Fetched(
+            op=effect.op,
+            topic_id=partition.topic_id,
+            start=partition.start,
+            end=partition.end,
+            records=records,
+        )
+        self.world.at(
+            self.world.now + self._reply_delay(draw), draw >> TIEBREAK_SHIFT, host.take, answer
+        )
+
+    def _ends_arrive(self, payload: tuple[Host, ReadEnds, int]) -> None:
+        host, effect, draw = payload
+        partition = self.partitions[effect.topic, effect.partition]
+        if self._unreadable(partition, host, effect, draw):
+            return
+        answer = EndsRead(
+            op=effect.op, topic_id=partition.topic_id, start=partition.start, end=partition.end
+        )
+        self.world.at(
+            self.world.now + self._reply_delay(draw), draw >> TIEBREAK_SHIFT, host.take, answer
+        )
+
+    def _unreadable(
+        self, partition: Partition, host: Host, effect: Fetch | ReadEnds, draw: int
+    ) -> bool:
+        now = self.world.now
+        cut = bool(self.cuts) and (
+            self.cuts.between(host.node.name, self.name)
+            or self.cuts.between(self.name, host.node.name)
+        )
+        failing = self.rated and (draw >> DETAIL_SHIFT & DETAIL_MASK) < self.rates.fetch_failed
+        if (
+            not cut
+            and not failing
+            and now >= max(partition.leaderless_until, partition.stalled_until)
+        ):
+            return False
+        self._count("log.read_failed")
+        why = FailReason.UNREACHABLE
+        self.world.at(now + 200, 0, host.take, Failed(op=effect.op, why=why))
+        return True
+
+    # ------------------------------------------------------------ what faults do
+
+    def retain(self, partition: Partition, start: int) -> None:
+        """Retention moves the start up, to the end at most."""
+        start = min(max(start, partition.start), partition.end)
+        if start > partition.start:
+            self._count("log.retention")
+        partition.start = start
+        drop = start - partition.base
+        if drop > 0:
+            del partition.records[:drop]
+            partition.base = start
+
+    def recreate(self, partition: Partition, generation: int) -> None:
+        """The topic is another one: new identity, empty, offsets from 0 again."""
+        self._count("log.recreated")
+        partition.topic_id = H("qim.sim.topic", partition.topic.value, generation)
+        partition.records = []
+        partition.base = partition.start = 0
+
+    # ------------------------------------------------------------ inside
+
+    def _delay(self, draw: int) -> int:
+        return self.base_ms + (draw & LATENCY_MASK) * self.spread_ms // (LATENCY_MASK + 1)
+
+    def _reply_delay(self, draw: int) -> int:
+        detail = draw >> DETAIL_SHIFT & DETAIL_MASK
+        return self.base_ms + detail * self.spread_ms // (DETAIL_MASK + 1)
+
+    def _count(self, name: str) -> None:
+        self.counts[name] = self.counts.get(name, 0) + 1

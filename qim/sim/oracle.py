@@ -1,0 +1,145 @@
+"""What is true in a world, computed from its logs alone: effective records, audiences, versions, first dispatches.
+
+It never asks a machine and never depends on the switch it judges: logs are truth (pipeline.md §0), and everything here
+is a function of what was appended to them.
+"""
+
+from typing import Final
+
+from msgspec import Struct
+
+from qim.core.contract.entities import ConversationKind, GroupDispatch, MessageRecord
+from qim.core.contract.logvalue import (
+    Barrier,
+    Dispatched,
+    Outboxed,
+    read_dispatch,
+    read_outbox,
+)
+from qim.core.contract.routing import lane, shard
+from qim.core.effective import EffectiveFilter
+from qim.core.ports.log import StoredRecord
+
+
+class Effective(Struct, frozen=True, kw_only=True, gc=False):
+    """An effective record and where it stands."""
+
+    partition: int
+    offset: int
+    epoch: int
+    record: MessageRecord
+    audience: tuple[int, ...]
+
+
+class Expected(Struct, frozen=True, kw_only=True, gc=False):
+    """A dispatch at its first offset in a shard's log, and the users of the shard it must reach."""
+
+    offset: int
+    dispatch: GroupDispatch
+    users: tuple[int, ...]
+
+
+NOBODY: Final[tuple[int, ...]] = ()
+
+
+class Oracle:
+    """Fed with every append, in the order in which it lands."""
+
+    def __init__(self, shard_count: int) -> None:
+        self.shard_count = shard_count
+        self.filters: dict[int, EffectiveFilter] = {}
+        self.at: dict[tuple[int, int], Effective | None] = {}
+        """(partition, offset) -> the effective record, None for barriers and the ineffective."""
+        self.barriers: dict[int, list[tuple[int, int]]] = {}
+        self.messages: dict[bytes, Effective] = {}
+        self.versions: dict[bytes, dict[int, tuple[int, ...]]] = {}
+        self.ineffective = 0
+        self.firsts: dict[tuple[int, bytes], int] = {}
+        self.dispatches: dict[int, dict[int, Expected | None]] = {}
+        """shard -> offset -> first dispatch, None for a repeated one."""
+        self.repeated = 0
+        self.places: dict[int, tuple[int, int]] = {}
+
+    def place(self, user_id: int) -> tuple[int, int]:
+        """(shard, lane)."""
+        found = self.places.get(user_id)
+        if found is None:
+            found = self.places[user_id] = (shard(user_id, self.shard_count), lane(user_id))
+        return found
+
+    # ------------------------------------------------------------ outbox
+
+    def outboxed(self, partition: int, stored: StoredRecord) -> Effective | None:
+        """One outbox record has landed; the effective record it is, if it is one."""
+        entry = read_outbox(stored.value)
+        assert isinstance(entry, Barrier | Outboxed), entry
+        judge = self.filters.get(partition)
+        if judge is None:
+            judge = self.filters[partition] = EffectiveFilter(0)
+        found: Effective | None = None
+        if type(entry) is Outboxed and judge.admits(entry):
+            record = entry.record
+            if record.delta is not None:
+                self._change(record)
+            found = Effective(
+                partition=partition,
+                offset=stored.offset,
+                epoch=entry.epoch,
+                record=record,
+                audience=self.audience(record),
+            )
+            self.messages.setdefault(record.message_id, found)
+        elif type(entry) is Barrier:
+            judge.admits(entry)
+            self.barriers.setdefault(partition, []).append((entry.epoch, stored.offset))
+        else:
+            self.ineffective += 1
+        self.at[partition, stored.offset] = found
+        return found
+
+    def _change(self, record: MessageRecord) -> None:
+        delta = record.delta
+        assert delta is not None
+        versions = self.versions.setdefault(record.conversation_id, {})
+        before = versions.get(delta.previous_version, NOBODY)
+        users = delta.users
+        after = (*before, *users) if delta.op in (1, 2) else [u for u in before if u not in users]
+        versions[delta.version] = tuple(sorted(dict.fromkeys(after)))
+
+    def audience(self, record: MessageRecord) -> tuple[int, ...]:
+        """The frozen audience, ascending."""
+        if record.recipients:
+            return tuple(sorted(record.recipients))
+        if record.conversation_kind == ConversationKind.SINGLE:
+            return tuple(sorted(dict.fromkeys((record.sender_id, record.peer_user_id))))
+        return self.versions.get(record.conversation_id, {}).get(record.version, NOBODY)
+
+    def shards_of(self, message: Effective) -> tuple[int, ...]:
+        """Target shards of the record, ascending."""
+        return tuple(sorted(dict.fromkeys(self.place(user)[0] for user in message.audience)))
+
+    def members(self, conversation_id: bytes) -> tuple[int, ...]:
+        """Members of the latest version an effective record made."""
+        versions = self.versions.get(conversation_id)
+        return versions[max(versions)] if versions else NOBODY
+
+    # ------------------------------------------------------------ dispatch log
+
+    def dispatched(self, shard_number: int, stored: StoredRecord) -> Expected | None:
+        """One dispatch has landed; what it must become, unless it is a repetition."""
+        entry = read_dispatch(stored.value)
+        assert isinstance(entry, Dispatched), entry
+        dispatch = entry.dispatch
+        rows = self.dispatches.setdefault(shard_number, {})
+        key = (shard_number, dispatch.dispatch_id)
+        if key in self.firsts:
+            self.repeated += 1
+            rows[stored.offset] = None
+            return None
+        self.firsts[key] = stored.offset
+        source = self.messages.get(dispatch.message_id)
+        audience = source.audience if source is not None else NOBODY
+        users = tuple(user for user in audience if self.place(user)[0] == shard_number)
+        expected = Expected(offset=stored.offset, dispatch=dispatch, users=users)
+        rows[stored.offset] = expected
+        return expected

@@ -1,0 +1,133 @@
+"""What the users of a world do: plan operations become commands to client machines, as soon as those can take them."""
+
+from typing import TYPE_CHECKING, Final
+
+from qim.core.client.vocabulary import (
+    GroupChangeRequested,
+    HistoryRequested,
+    MembersRequested,
+    OfflineWanted,
+    OnlineWanted,
+    SendRequested,
+)
+from qim.core.contract.entities import MessageKind
+from qim.core.contract.hashing import H
+from qim.core.contract.ids import group_conversation_id, single_conversation_id
+from qim.core.contract.kinds import HistoryDirection
+from qim.sim.cast import TENANT
+from qim.sim.node import Node
+from qim.sim.plan import ChangeGroup, Connect, Disconnect, Operation, Query, Send
+
+if TYPE_CHECKING:
+    from qim.sim.scene import Scene
+
+AGAIN_MS: Final = 100
+CREATE: Final = 1
+
+
+def client_message_id(number: int) -> bytes:
+    """16 bytes, the same for operation ``number`` of every plan."""
+    return H("qim.sim.cmid", number)
+
+
+def body_of(number: int, size: int) -> bytes:
+    """A body that tells its operation; at least 8 bytes, all byte values occur."""
+    return number.to_bytes(8, "big") + bytes((number + i) & 0xFF for i in range(max(0, size - 8)))
+
+
+class Workload:
+    """Hands out operations at their time; a device whose process is down gets them when it is back."""
+
+    def __init__(self, scene: "Scene") -> None:
+        self.scene = scene
+        self.names = list(scene.devices)
+        self.wanted = dict.fromkeys(self.names, True)
+        self.open = len(scene.plan.operations)
+        self.groups: dict[int, bytes] = {}
+        self.asked: dict[bytes, Send | ChangeGroup] = {}
+        """client_message_id -> the operation, once a client was told of it."""
+        for operation in scene.plan.operations:
+            if isinstance(operation, ChangeGroup) and operation.operation == CREATE:
+                creator = scene.plan.devices[operation.device].user_id
+                self.groups[operation.group] = group_conversation_id(
+                    TENANT, creator, client_message_id(operation.number)
+                )
+            scene.world.at(operation.at_ms, operation.device, self._due, operation)
+
+    def started(self, node: Node) -> None:
+        """A client process begins: its user wants what they wanted before."""
+        if self.wanted[node.name]:
+            node.hosts[0].take(OnlineWanted(wall=node.wall.read(self.scene.world.now)))
+
+    def _due(self, operation: Operation) -> None:
+        name = self.names[operation.device]
+        node = self.scene.nodes[name]
+        if not node.alive or node.paused:
+            self.scene.world.at(
+                self.scene.world.now + AGAIN_MS, operation.device, self._due, operation
+            )
+            return
+        self.open -= 1
+        host = node.hosts[0]
+        wall = node.wall.read(self.scene.world.now)
+        user_id = self.scene.devices[name].user_id
+        match operation:
+            case Send():
+                self._send(operation, node, wall)
+            case ChangeGroup():
+                cmid = client_message_id(operation.number)
+                self.asked[cmid] = operation
+                created = operation.operation == CREATE
+                host.take(
+                    GroupChangeRequested(
+                        client_message_id=cmid,
+                        operation=operation.operation,
+                        conversation_id=None if created else self.groups[operation.group],
+                        members=operation.users,
+                        name=f"group {operation.group}" if created else "",
+                        wall=wall,
+                    )
+                )
+            case Connect():
+                self.wanted[name] = True
+                host.take(OnlineWanted(wall=wall))
+            case Disconnect():
+                self.wanted[name] = False
+                host.take(OfflineWanted())
+            case Query():
+                conversation_id = self._conversation(user_id, operation.peer, operation.group)
+                if operation.kind == 1:
+                    host.take(
+                        HistoryRequested(
+                            ticket=operation.at_ms,
+                            conversation_id=conversation_id,
+                            anchor=0,
+                            direction=HistoryDirection.NEWER,
+                        )
+                    )
+                else:
+                    host.take(
+                        MembersRequested(ticket=operation.at_ms, conversation_id=conversation_id)
+                    )
+
+    def _send(self, operation: Send, node: Node, wall: int) -> None:
+        cmid = client_message_id(operation.number)
+        self.asked[cmid] = operation
+        grouped = operation.group >= 0
+        node.hosts[0].take(
+            SendRequested(
+                client_message_id=cmid,
+                conversation_id=self.groups[operation.group] if grouped else None,
+                peer_user_id=None if grouped else operation.peer,
+                kind=MessageKind.TEXT,
+                custom_type="",
+                body=body_of(operation.number, operation.body_bytes),
+                retention_class=0,
+                wall=wall,
+            )
+        )
+
+    def _conversation(self, user_id: int, peer: int, group: int) -> bytes:
+        if group >= 0:
+            return self.groups[group]
+        return single_conversation_id(TENANT, user_id, peer)
