@@ -173,8 +173,8 @@ class Writer:
             return self._pipeline.failed_reserve(shard, pending, event.why)
         if call is Call.APPEND:
             return self._pipeline.failed_append(shard, pending, event.why)
-        if call is Call.OPEN:
-            return self._opening.failed_open(shard, event.why)
+        if self._opening.failed(shard, call, event.why):
+            return True
         return self._failed_read(shard, pending)
 
     def _failed_read(self, shard: Shard, pending: Pending) -> bool:

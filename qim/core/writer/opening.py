@@ -309,12 +309,17 @@ class Opening:
         detail = f"outbox {shard.number}: [{low}, {high}) is gone from the log and not in the store"
         stop(self._orders, shard, "outbox_range_lost", detail)
 
-    def failed_open(self, shard: Shard, why: FailReason) -> bool:
-        """A keyspace with data but no incarnation key is somebody else's or damaged: never mark it."""
-        if why is not FailReason.KEYSPACE_UNMARKED:
-            return False
-        stop(self._orders, shard, "keyspace_unmarked", f"writer shard {shard.number}")
-        return True
+    def failed(self, shard: Shard, call: Call, why: FailReason) -> bool:
+        """Two failures no retry can mend. True: the shard is stopped."""
+        if call is Call.OPEN and why is FailReason.KEYSPACE_UNMARKED:
+            # With data but no incarnation key it is somebody else's or damaged: never mark it.
+            stop(self._orders, shard, "keyspace_unmarked", f"writer shard {shard.number}")
+            return True
+        if call is Call.APPLY and why is FailReason.INVALID:
+            detail = f"writer shard {shard.number}: from {shard.walk.applied} on, a version before is not there"
+            stop(self._orders, shard, "version_missing", detail)
+            return True
+        return False
 
 
 def resumed_commit(stored: bytes) -> Commit:

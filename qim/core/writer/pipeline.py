@@ -282,8 +282,9 @@ class Pipeline:
             return
         refused, shard.refusing = shard.refusing, None
         assert refused is not None
-        text = "the log refuses this record"
-        self._requests.refuse(shard, refused, ErrorCode.INVALID_ARGUMENT, text)
+        if not refused.resumed:
+            text = "the log refuses this record"
+            self._requests.refuse(shard, refused, ErrorCode.INVALID_ARGUMENT, text)
 
     # ------------------------------------------------------------- mark
 
