@@ -2,13 +2,13 @@
 -- 3.6). The caller's own earlier try is no replaced entry.
 --
 -- KEYS   1 incarnation, 2 pr: presence of the user
--- ARGV   1 '' (any marked keyspace), 2 device, 3 attempt8, 4 expires8, 5 conn8 gateway, 6 wall session_epoch8, 7 now8,
+-- ARGV   1 '' (any marked keyspace will do), 2 device, 3 attempt8, 4 expires8, 5 conn8 gateway, 6 wall session_epoch8, 7 now8,
 --        8 stale8: entries that expired before are dropped
 -- Reply  K session_epoch8, replaced entry or ''; or N: a live entry holds a higher attempt; or R
 -- Uses: compare, successor, guard
 -- allow-file (..): every part but the last has a fixed width
 
-local refused = foreign()
+local refused = unmarked()
 if refused then return refused end
 
 -- An entry: session_epoch8 attempt8 expires8 conn8 gateway

@@ -1,12 +1,12 @@
 -- Stored records by conversation and seq: content-addressed, so no fence; the caller compares the message_id.
 --
 -- KEYS   1 incarnation, then h: history of each
--- ARGV   1 '' (any marked keyspace), then seq8 of each
+-- ARGV   1 '' (any marked keyspace will do), then seq8 of each
 -- Reply  K and one array a name: the rows at that seq (more than one only after a reused seq); or R
 -- Uses: compare, guard
 -- allow-file (..): a range mark before a fixed-width value
 
-local refused = foreign()
+local refused = unmarked()
 if refused then return refused end
 local reply = {'K'}
 for key = 2, #KEYS do

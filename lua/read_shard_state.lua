@@ -1,11 +1,11 @@
 -- Watermarks and trim of a mailbox shard (auditor).
 --
 -- KEYS   1 incarnation, 2 ms: mailbox shard
--- ARGV   1 '' (any marked keyspace)
+-- ARGV   1 '' (any marked keyspace will do)
 -- Reply  K marker, watermarks (packed) or '', trim8 or ''; or R
 -- Uses: compare, guard
 
-local refused = foreign()
+local refused = unmarked()
 if refused then return refused end
 local held = call('HMGET', KEYS[2], 'w', 't')
 return {'K', call('GET', KEYS[1]), held[1] or '', held[2] or ''}

@@ -1,14 +1,14 @@
 -- Exact, immutable membership versions by name: content-addressed, so no fence.
 --
 -- KEYS   1 incarnation, then four a name: ws: writer shard, c: conversation, gm: members, gv: versions
--- ARGV   1 '' (any marked keyspace), then version8 digest16 a name
+-- ARGV   1 '' (any marked keyspace will do), then version8 digest16 a name
 -- Reply  K and two a name: applied8 or '', then an array: empty (not in this store), or users16 of a single chat, or
 --        control_seq8 bitmap and user8, slot4 (joined8 left8)* of all who ever were members; or R
 -- Uses: compare, guard
 
 local NOTHING = '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
 
-local refused = foreign()
+local refused = unmarked()
 if refused then return refused end
 local reply, key = {'K'}, 2
 for i = 2, #ARGV do

@@ -1,11 +1,11 @@
 -- Keep entries alive, or write them again after the store lost them (docs: pipeline, 3.6).
 --
 -- KEYS   1 incarnation, then pr: presence of the user of each hold
--- ARGV   1 '' (any marked keyspace), then two a hold: device, the entry (session_epoch8 attempt8 expires8 conn8 gateway)
+-- ARGV   1 '' (any marked keyspace will do), then two a hold: device, the entry (session_epoch8 attempt8 expires8 conn8 gateway)
 -- Reply  K and one a hold: '1' a higher session_epoch stands, '0' written; or R
 -- Uses: compare, guard
 
-local refused = foreign()
+local refused = unmarked()
 if refused then return refused end
 
 local reply = {'K'}
