@@ -1,0 +1,245 @@
+"""What the parts of a Client share: time, orders, the stream of the moment, waits for answers and for the local store."""
+
+from enum import IntEnum
+from typing import Final
+
+from msgspec import Struct
+
+from qim.core.client.vocabulary import ClientConfig, ClientEffect, ClientState, StateChanged
+from qim.core.contract.frames import WireFrame, encode_frame
+from qim.core.machine import Choose, Ms
+from qim.core.ports.local_store import Coordinates, LocalMessage
+from qim.core.ports.observe import Count
+from qim.core.ports.sockets import CloseSocket, Write
+from qim.core.wallclock import WallClock
+
+_TRACES_MAX: Final = 4
+_LIVE: Final = (ClientState.SYNCING, ClientState.ONLINE)
+
+
+class WaitKind(IntEnum):
+    """What an answer to a frame of ours would settle."""
+
+    AUTH = 1
+    SYNC_COMPLETE = 2
+    PULL = 3
+    SEND = 4
+    LOOKUP = 5
+    HISTORY = 6
+    MEMBERS = 7
+    REBUILD = 8
+
+
+class Wait(Struct, frozen=True, kw_only=True):
+    """A frame waits for its answer until ``deadline``; ``key``: the row's client_message_id or the conversation."""
+
+    kind: WaitKind
+    deadline: Ms
+    key: bytes = b""
+    ticket: int = 0
+
+
+class Loading(Struct, frozen=True, kw_only=True):
+    """LoadLocal."""
+
+
+class AttemptSaving(Struct, frozen=True, kw_only=True):
+    """SaveAttempt for the dial ``conn``."""
+
+    conn: int
+    attempt: int
+
+
+class RowSaving(Struct, frozen=True, kw_only=True):
+    """SavePending."""
+
+    client_message_id: bytes
+
+
+class NotAfterSaving(Struct, frozen=True, kw_only=True):
+    """SaveNotAfter; 0 takes back."""
+
+    rows: tuple[bytes, ...]
+    not_after: int
+
+
+class AckSaving(Struct, frozen=True, kw_only=True):
+    """SaveAck or SaveGroupOk: then the row is settled with these coordinates."""
+
+    coordinates: Coordinates
+    version: int = 0
+    noop: bool = False
+
+
+class FailureSaving(Struct, frozen=True, kw_only=True):
+    """SaveFailed."""
+
+    client_message_id: bytes
+    code: int
+
+
+class BatchSaving(Struct, frozen=True, kw_only=True):
+    """SaveBatch."""
+
+    conn: int
+    messages: tuple[LocalMessage, ...]
+    cursor: bytes
+    covered_through: int
+    settled: tuple[Coordinates, ...]
+    has_more: bool
+    retry_after_ms: int
+
+
+class PushSaving(Struct, frozen=True, kw_only=True):
+    """SavePush."""
+
+    messages: tuple[LocalMessage, ...]
+
+
+class HistorySaving(Struct, frozen=True, kw_only=True):
+    """SaveHistory for a question of the user (ticket) or for the rebuild (ticket 0)."""
+
+    ticket: int
+    conversation_id: bytes
+    messages: tuple[LocalMessage, ...]
+    has_more: bool
+    write_policy: int = 0
+    anchor: int = 0
+
+
+class StateSaving(Struct, frozen=True, kw_only=True):
+    """SaveState."""
+
+    state: int
+    rebuild_target: int
+    drop_cursor: bool
+
+
+class AnchorsReading(Struct, frozen=True, kw_only=True):
+    """ReadAnchors."""
+
+
+PendingOp = (
+    Loading
+    | AttemptSaving
+    | RowSaving
+    | NotAfterSaving
+    | AckSaving
+    | FailureSaving
+    | BatchSaving
+    | PushSaving
+    | HistorySaving
+    | StateSaving
+    | AnchorsReading
+)
+
+
+class ClientContext:
+    """One a machine. conn 0: no stream. ``waits`` all wait equally long, so their order is that of their deadlines."""
+
+    def __init__(self, config: ClientConfig, choose: Choose) -> None:
+        self.config = config
+        self.choose = choose
+        self.now: Ms = 0
+        self.clock = WallClock()
+        self.state = ClientState.OFFLINE
+        self.conn = 0
+        self.server_ahead: Ms = 0
+        self.effects: list[ClientEffect] = []
+        self.pending: dict[int, PendingOp] = {}
+        self.waits: dict[int, Wait] = {}
+        self._parts: list[bytes] = []
+        self._traces: list[int] = []
+        self._op = 0
+        self._request = 0
+
+    def is_live(self) -> bool:
+        """Authenticated: frames beyond AUTH may be sent."""
+        return self.state in _LIVE
+
+    def server_time(self) -> Ms:
+        """The server's wall clock now, as this connection's AUTH_OK and PONGs say."""
+        return max(0, self.now + self.server_ahead)
+
+    def move(self, state: ClientState, reason: int = 0, *, refused: bool = False) -> None:
+        """Enter a state and say so."""
+        if state is not self.state:
+            self.state = state
+            self.effects.append(StateChanged(state=state, reason=reason, refused=refused))
+
+    def expect(self, pending: PendingOp) -> int:
+        """The op number under which the local store's answer will find ``pending``."""
+        self._op += 1
+        self.pending[self._op] = pending
+        return self._op
+
+    def order(self, effect: ClientEffect) -> None:
+        """Add an effect to this step."""
+        self.effects.append(effect)
+
+    def count(self, name: str, label: str = "") -> None:
+        """Observe: counter ``client_<name>``."""
+        self.effects.append(Count(name=f"client_{name}", label=label))
+
+    def say(self, frame: WireFrame, *, request: int = 0, trace: int | None = None) -> None:
+        """Write a frame behind all others of this step."""
+        self._parts.append(encode_frame(frame, request=request))
+        if trace is not None and len(self._traces) < _TRACES_MAX:
+            self._traces.append(trace)
+
+    def ask(
+        self,
+        frame: WireFrame,
+        kind: WaitKind,
+        *,
+        key: bytes = b"",
+        ticket: int = 0,
+        trace: int | None = None,
+    ) -> int:
+        """Write a frame that wants an answer; its request number, under which the wait stands in ``waits``."""
+        self._request = self._request % 0xFFFFFFFF + 1
+        self.waits[self._request] = Wait(
+            kind=kind, deadline=self.now + self.config.request_timeout_ms, key=key, ticket=ticket
+        )
+        self.say(frame, request=self._request, trace=trace)
+        return self._request
+
+    def answered(self, request: int, kind: WaitKind) -> Wait | None:
+        """The wait that this answer ends, if one of this kind stands under its number."""
+        wait = self.waits.get(request)
+        if wait is None or wait.kind is not kind:
+            self.count("answers_ignored", kind.name)
+            return None
+        del self.waits[request]
+        return wait
+
+    def drop_stream(self) -> None:
+        """Order the end of the stream; nothing of it is heard any more and no answer will come."""
+        if self.conn:
+            self.write()
+            self.effects.append(CloseSocket(conn=self.conn))
+        self.forget_stream()
+
+    def forget_stream(self) -> None:
+        """The stream is gone."""
+        self.conn = 0
+        self.waits.clear()
+        self._parts.clear()
+        self._traces.clear()
+
+    def write(self) -> None:
+        """One Write with all frames said since the last."""
+        if self._parts and self.conn:
+            self.effects.append(
+                Write(conn=self.conn, data=b"".join(self._parts), traces=tuple(self._traces))
+            )
+        self._parts.clear()
+        self._traces.clear()
+
+    def backoff(self, site: str, tries: int, *key: int | bytes) -> Ms:
+        """Doubling delay with jitter between its half and its whole; a benign choice gives the half."""
+        config = self.config
+        full = min(config.backoff_max_ms, config.backoff_min_ms << min(tries, 20))
+        half = max(1, full // 2)
+        chosen = self.choose(site, (config.user_id, config.device_id, tries, *key))
+        return half + chosen % (half + 1)

@@ -1,0 +1,101 @@
+"""What the local store answers, op by op, to the part that ordered it."""
+
+from typing import assert_never
+
+from qim.core.client.context import (
+    AckSaving,
+    AnchorsReading,
+    AttemptSaving,
+    BatchSaving,
+    FailureSaving,
+    HistorySaving,
+    Loading,
+    NotAfterSaving,
+    PendingOp,
+    PushSaving,
+    RowSaving,
+    StateSaving,
+)
+from qim.core.client.parts import Parts
+from qim.core.ports.local_store import AnchorsRead, LoadLocal, LocalSaved, MessagesSaved
+
+StoredReply = LocalSaved | MessagesSaved | AnchorsRead
+
+
+def stored(parts: Parts, pending: PendingOp, reply: StoredReply) -> None:
+    """A typed reply."""
+    match pending, reply:
+        case BatchSaving(), MessagesSaved():
+            parts.pulling.batch_saved(pending, reply.fresh)
+            for coordinates in pending.settled:
+                parts.sending.settling.settled(AckSaving(coordinates=coordinates))
+        case PushSaving(), MessagesSaved():
+            parts.pulling.push_saved(pending, reply.fresh)
+        case HistorySaving(), MessagesSaved():
+            parts.pulling.applied(pending.messages, reply.fresh)
+            if pending.ticket:
+                parts.queries.page_saved(pending)
+            else:
+                parts.rebuilding.page_saved(pending)
+        case AnchorsReading(), AnchorsRead():
+            parts.rebuilding.anchors_read(reply)
+        case _, LocalSaved():
+            _saved(parts, pending)
+        case _:
+            raise AssertionError(f"{reply!r} answers {pending!r}")
+
+
+def _saved(parts: Parts, pending: PendingOp) -> None:
+    match pending:
+        case AckSaving():
+            parts.sending.settling.settled(pending)
+        case RowSaving():
+            parts.sending.row_saved(pending)
+        case NotAfterSaving():
+            parts.sending.dated(pending, done=True)
+        case AttemptSaving():
+            parts.link.attempt_saved(pending)
+        case FailureSaving():
+            parts.sending.settling.failed(pending)
+        case StateSaving():
+            parts.rebuilding.state_saved(pending)
+        case _:
+            raise AssertionError(f"LocalSaved answers {pending!r}")
+
+
+def not_stored(parts: Parts, pending: PendingOp, surely: bool) -> None:
+    """Failed (``surely``) or Unknown: every order may be given again."""
+    parts.context.count("local_store_failed", type(pending).__name__)
+    match pending:
+        case Loading():
+            parts.context.order(LoadLocal(op=parts.context.expect(pending)))
+        case RowSaving():
+            parts.sending.row_not_saved(pending, surely=surely)
+        case NotAfterSaving():
+            parts.sending.dated(pending, done=False)
+        case AckSaving():
+            parts.sending.settling.not_settled(pending.coordinates.client_message_id)
+        case FailureSaving():
+            parts.sending.settling.not_settled(pending.client_message_id)
+        case BatchSaving():
+            parts.pulling.batch_not_saved()
+            for coordinates in pending.settled:
+                parts.sending.settling.not_settled(coordinates.client_message_id)
+        case PushSaving() | HistorySaving() | AnchorsReading():
+            _hint_not_stored(parts, pending)
+        case AttemptSaving():
+            if pending.conn == parts.context.conn:
+                parts.lose()
+        case StateSaving():
+            parts.rebuilding.state_not_saved(pending)
+        case _:
+            assert_never(pending)
+
+
+def _hint_not_stored(parts: Parts, pending: PushSaving | HistorySaving | AnchorsReading) -> None:
+    if isinstance(pending, PushSaving):
+        parts.pulling.push_not_saved()
+    elif isinstance(pending, HistorySaving) and pending.ticket:
+        parts.queries.page_not_saved(pending)
+    else:
+        parts.rebuilding.not_stored()
