@@ -1,0 +1,368 @@
+"""Toy services behind a gateway: one writer, one mailbox, presence and registry, in plain dicts.
+
+They keep the promises of the ports and nothing more; the real ones have tests of their own. `refuse` lets a test make
+the next answers refusals.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from qim.core.contract.entities import (
+    ConversationKind,
+    MessageKind,
+    MessageRecord,
+    PresenceEntry,
+    encode_record,
+    stored_record,
+)
+from qim.core.contract.errors import ErrorCode
+from qim.core.contract.ids import (
+    dedupe_key,
+    group_conversation_id,
+    request_digest,
+    single_conversation_id,
+)
+from qim.core.contract.rpc import (
+    Actor,
+    AskHistory,
+    AskMembers,
+    AskPull,
+    AskSync,
+    AskWatermark,
+    GroupDone,
+    HistoryAnswer,
+    MembersAnswer,
+    Message,
+    PullAnswer,
+    PulledEntry,
+    Push,
+    PushBatch,
+    PushTarget,
+    Refused,
+    SendDone,
+    SubmitGroup,
+    SubmitSend,
+    SyncAnswer,
+    WatermarkAnswer,
+)
+from qim.core.ports.registry import LeaseRead, ReadLease
+from qim.core.ports.store_mailbox import (
+    EnterPresence,
+    LeavePresence,
+    PresenceEntered,
+    PresenceLeft,
+    PresenceRefreshed,
+    RefreshPresence,
+)
+
+BASE_SEQ = (1 << 48) - 1
+SERVICES = "services-1"
+
+Post = Callable[[str, Message], None]
+
+
+def cursor_at(seq: int) -> bytes:
+    return b"c%d" % seq
+
+
+def seq_of(cursor: bytes) -> int:
+    return int(cursor[1:])
+
+
+class ToyServices:
+    """Answers questions; `post(address, message)` sends what is not an answer (pushes)."""
+
+    def __init__(self, post: Post) -> None:
+        self.post = post
+        self.mailboxes: dict[int, list[PulledEntry]] = {}
+        self.records: dict[bytes, list[MessageRecord]] = {}
+        self.committed: dict[bytes, SendDone | GroupDone] = {}
+        self.digests: dict[bytes, bytes] = {}
+        self.members: dict[bytes, tuple[int, ...]] = {}
+        self.presence: dict[tuple[int, bytes], PresenceEntry] = {}
+        self.watermark = BASE_SEQ
+        self.trim = 0
+        self.counter = 0
+        self.wall = 0
+        self.pushes = True
+        self.refusals: dict[type, deque[ErrorCode]] = {}
+        self.asked: list[Message] = []
+
+    def refuse(self, question: type, *codes: ErrorCode) -> None:
+        """The next questions of this type are refused with these codes."""
+        self.refusals.setdefault(question, deque()).extend(codes)
+
+    def answer(self, question: Message) -> Message | None:
+        self.asked.append(question)
+        codes = self.refusals.get(type(question))
+        if codes:
+            return Refused(rid=question.rid, code=codes.popleft(), message="as the test wants")
+        match question:
+            case SubmitSend():
+                return self._send(question)
+            case SubmitGroup():
+                return self._group(question)
+            case AskSync():
+                return self._sync(question)
+            case AskPull():
+                return self._pull(question)
+            case AskWatermark():
+                marks = (self.watermark,) * len(question.users)
+                return WatermarkAnswer(rid=question.rid, watermarks=marks)
+            case AskHistory():
+                return self._history(question)
+            case AskMembers():
+                return MembersAnswer(
+                    rid=question.rid,
+                    conversation_id=question.conversation_id,
+                    version=1,
+                    since_version=question.since_version,
+                    added=self.members[question.conversation_id],
+                    removed=(),
+                    name="toys",
+                    creator=self.members[question.conversation_id][0],
+                )
+            case _:
+                raise AssertionError(question)
+
+    def store(self, effect: Any) -> Any:
+        match effect:
+            case ReadLease():
+                return LeaseRead(
+                    op=effect.op,
+                    resource=effect.resource,
+                    epoch=1,
+                    owner="toy",
+                    address=SERVICES,
+                    barrier_epoch=0,
+                    barrier_offset=-1,
+                )
+            case EnterPresence():
+                return self._enter(effect)
+            case RefreshPresence():
+                lost = [
+                    index
+                    for index, hold in enumerate(effect.holds)
+                    if self._epoch(hold.user_id, hold.device_id) > hold.session_epoch
+                ]
+                return PresenceRefreshed(op=effect.op, lost=tuple(lost))
+            case LeavePresence():
+                key = (effect.user_id, effect.device_id)
+                if self._epoch(*key) == effect.session_epoch:
+                    del self.presence[key]
+                return PresenceLeft(op=effect.op)
+            case _:
+                raise AssertionError(effect)
+
+    # ------------------------------------------------------------ writer
+
+    def _send(self, ask: SubmitSend) -> Message:
+        actor = ask.actor
+        conversation_id = ask.conversation_id or single_conversation_id(
+            actor.tenant_id, actor.user_id, ask.peer_user_id or 0
+        )
+        digest = request_digest(
+            actor.tenant_id, actor.user_id, conversation_id, ask.kind, ask.custom_type, ask.body
+        )
+        known = self._known(actor, ask.client_message_id, digest, ask.rid, ask.not_after)
+        if known is not None:
+            return known
+        peer = ask.peer_user_id
+        audience = self.members.get(conversation_id) or (actor.user_id, peer or actor.user_id)
+        done = self._commit(ask, conversation_id, audience, peer or 0, ask.kind, ask.body)
+        key = dedupe_key(actor.tenant_id, actor.user_id, ask.client_message_id)
+        self.committed[key] = done
+        self.digests[key] = digest
+        return done
+
+    def _group(self, ask: SubmitGroup) -> Message:
+        actor = ask.actor
+        known = self._known(actor, ask.client_message_id, b"", ask.rid, ask.not_after)
+        if known is not None:
+            return known
+        conversation_id = ask.conversation_id or group_conversation_id(
+            actor.tenant_id, actor.user_id, ask.client_message_id
+        )
+        members = tuple(
+            dict.fromkeys((*self.members.get(conversation_id, (actor.user_id,)), *ask.members))
+        )
+        self.members[conversation_id] = members
+        sent = self._commit(ask, conversation_id, members, 0, MessageKind.CONTROL, b"")
+        done = GroupDone(
+            rid=ask.rid,
+            client_message_id=ask.client_message_id,
+            conversation_id=conversation_id,
+            version=1,
+            control_seq=sent.conversation_seq,
+            noop=False,
+        )
+        self.committed[dedupe_key(actor.tenant_id, actor.user_id, ask.client_message_id)] = done
+        return done
+
+    def _known(
+        self, actor: Actor, key: bytes, digest: bytes, rid: int, not_after: int
+    ) -> Message | None:
+        dedupe = dedupe_key(actor.tenant_id, actor.user_id, key)
+        done = self.committed.get(dedupe)
+        if done is None:
+            if not_after < self.wall:
+                return Refused(rid=rid, code=ErrorCode.SEND_EXPIRED, message="too late")
+            return None
+        if self.digests.get(dedupe, b"") != digest:
+            return Refused(rid=rid, code=ErrorCode.IDEMPOTENCY_CONFLICT, message="other")
+        kept = {name: getattr(done, name) for name in done.__struct_fields__}
+        return type(done)(**(kept | {"rid": rid}))
+
+    def _commit(
+        self,
+        ask: SubmitSend | SubmitGroup,
+        conversation_id: bytes,
+        audience: tuple[int, ...],
+        peer: int,
+        kind: int,
+        body: bytes,
+    ) -> SendDone:
+        self.counter += 1
+        self.watermark += 1
+        message_id = self.counter.to_bytes(16, "big")
+        record = MessageRecord(
+            tenant_id=ask.actor.tenant_id,
+            conversation_id=conversation_id,
+            conversation_kind=ConversationKind.SINGLE if peer else ConversationKind.GROUP,
+            kind=kind,
+            sender_id=ask.actor.user_id,
+            device_id=ask.actor.device_id,
+            client_message_id=ask.client_message_id,
+            request_digest=bytes(16),
+            message_id=message_id,
+            version=0,
+            membership_digest=b"",
+            peer_user_id=peer,
+            recipients=(),
+            delta=None,
+            body=body,
+            custom_type="",
+            retention_class=0,
+            sent_at=self.wall,
+            not_after=ask.not_after,
+            trace_id=self.counter,
+        )
+        row = self.records.setdefault(conversation_id, [])
+        row.append(record)
+        for user in dict.fromkeys(audience):
+            self._materialise(user, record, len(row))
+        return SendDone(
+            rid=ask.rid,
+            client_message_id=ask.client_message_id,
+            message_id=message_id,
+            conversation_id=conversation_id,
+            conversation_seq=len(row),
+            last_activity_id=message_id,
+            sent_at=self.wall,
+        )
+
+    def _history(self, ask: AskHistory) -> Message:
+        rows = list(enumerate(self.records.get(ask.conversation_id, ()), start=1))
+        older = ask.direction == 0
+        if older:
+            wanted = [row for row in rows if row[0] < ask.anchor]
+            page, rest = wanted[-ask.limit :], wanted[: -ask.limit]
+        else:
+            wanted = [row for row in rows if row[0] > ask.anchor]
+            page, rest = wanted[: ask.limit], wanted[ask.limit :]
+        stored = tuple(stored_record(seq, r.message_id, encode_record(r)) for seq, r in page)
+        return HistoryAnswer(
+            rid=ask.rid,
+            conversation_id=ask.conversation_id,
+            records=stored,
+            has_more=bool(rest),
+        )
+
+    # ------------------------------------------------------------ mailbox
+
+    def _materialise(self, user: int, record: MessageRecord, conversation_seq: int) -> None:
+        own = user == record.sender_id
+        entry = PulledEntry(
+            mailbox_seq=self.watermark,
+            event_id=record.message_id,
+            message_id=record.message_id,
+            conversation_id=record.conversation_id,
+            conversation_kind=record.conversation_kind,
+            conversation_seq=conversation_seq,
+            last_activity_id=record.message_id,
+            kind=record.kind,
+            sender_id=record.sender_id,
+            client_message_id=record.client_message_id if own else None,
+            custom_type=record.custom_type,
+            body=record.body,
+            tombstone=0,
+            sent_at=record.sent_at,
+            peer_user_id=record.peer_user_id,
+            trace_id=record.trace_id,
+        )
+        self.mailboxes.setdefault(user, []).append(entry)
+        for (owner, _), presence in sorted(self.presence.items()):
+            if owner == user and self.pushes:
+                target = PushTarget(
+                    user,
+                    presence.conn,
+                    presence.session_epoch,
+                    entry.mailbox_seq,
+                    entry.event_id,
+                    own,
+                )
+                self.post(presence.gateway, PushBatch(shard=0, pushes=(Push(entry, (target,)),)))
+
+    def _sync(self, ask: AskSync) -> Message:
+        if ask.cursor is not None and seq_of(ask.cursor) < self.trim:
+            return Refused(rid=ask.rid, code=ErrorCode.CURSOR_EXPIRED, message="trimmed")
+        cursor = ask.cursor or cursor_at(max(BASE_SEQ, self.trim))
+        return SyncAnswer(
+            rid=ask.rid,
+            sync_to_seq=self.watermark,
+            has_offline=seq_of(cursor) < self.watermark,
+            cursor=cursor,
+        )
+
+    def _pull(self, ask: AskPull) -> Message:
+        start = seq_of(ask.cursor)
+        if start < self.trim:
+            return Refused(rid=ask.rid, code=ErrorCode.CURSOR_EXPIRED, message="trimmed")
+        to = min(ask.up_to_seq or self.watermark, self.watermark)
+        mailbox = self.mailboxes.get(ask.actor.user_id, [])
+        wanted = [entry for entry in mailbox if start < entry.mailbox_seq <= to]
+        page = wanted[: ask.limit]
+        more = len(page) < len(wanted)
+        covered = page[-1].mailbox_seq if more else max(start, to)
+        return PullAnswer(
+            rid=ask.rid,
+            entries=tuple(page),
+            covered_through_seq=covered,
+            has_more=more,
+            cursor=cursor_at(covered),
+            retry_after_ms=0,
+        )
+
+    # ------------------------------------------------------------ presence
+
+    def _epoch(self, user: int, device: bytes) -> int:
+        entry = self.presence.get((user, device))
+        return entry.session_epoch if entry else 0
+
+    def _enter(self, effect: EnterPresence) -> PresenceEntered:
+        key = (effect.user_id, effect.device_id)
+        old = self.presence.get(key)
+        if old is not None and old.attempt > effect.attempt:
+            return PresenceEntered(op=effect.op, refused=True, session_epoch=0, replaced=None)
+        epoch = max(self._epoch(*key) + 1, effect.now_wall << 16)
+        self.presence[key] = PresenceEntry(
+            user_id=effect.user_id,
+            device_id=effect.device_id,
+            gateway=effect.gateway,
+            conn=effect.conn,
+            session_epoch=epoch,
+            attempt=effect.attempt,
+            expires_at=effect.now_wall + effect.ttl_ms,
+        )
+        return PresenceEntered(op=effect.op, refused=False, session_epoch=epoch, replaced=old)
