@@ -129,9 +129,11 @@ def _grown(
     else:
         recipients = tuple(sorted({*users, user_id}))
     if len(recipients) > limits.recipients_max:
-        # Reachable only for a group of more than the broadcast limit shrinking below it in one step.
-        recipients = tuple(sorted({*users, user_id}))
-    assert len(recipients) <= limits.recipients_max
+        # Only where the configured group size exceeds what one control message may name.
+        return Refusal(
+            code=ErrorCode.INVALID_ARGUMENT,
+            message=f"one change reaches at most {limits.recipients_max} users",
+        )
     return GroupChange(
         op=request.op, users=users, before=before, members=members, recipients=recipients
     )

@@ -325,9 +325,9 @@ class Scene:
         *,
         to: bytes | None = None,
         number: int = 0,
-        **fields: object,
+        changes: dict[str, object] | None = None,
     ) -> int:
-        """Submit a membership request; its rid."""
+        """Submit a membership request with some fields changed; its rid."""
         self.rid += 1
         request = SubmitGroup(
             rid=self.rid,
@@ -338,12 +338,14 @@ class Scene:
             conversation_id=to,
             members=tuple(members),
         )
-        self.receive(msgspec.structs.replace(request, **fields))
+        self.receive(msgspec.structs.replace(request, **(changes or {})))
         return self.rid
 
     def create(self, creator: int, *members: int, number: int = 0) -> bytes:
         """Create a group and settle; its conversation_id."""
-        rid = self.group(creator, MembershipOp.CREATE, members, number=number, name="team")
+        rid = self.group(
+            creator, MembershipOp.CREATE, members, number=number, changes={"name": "team"}
+        )
         self.settle()
         return self.grouped(rid).conversation_id
 
@@ -409,6 +411,11 @@ class Scene:
         answer = self.said(rid)
         assert isinstance(answer, Refused), answer
         return ErrorCode(answer.code)
+
+    def refused_after_settle(self, rid: int) -> ErrorCode:
+        """The refusal's code once everything is answered."""
+        self.settle()
+        return self.refused(rid)
 
     def effective(self) -> list[MessageRecord]:
         """Effective records of the outbox in order."""

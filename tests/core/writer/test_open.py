@@ -493,7 +493,9 @@ def test_a_reset_before_anything_was_learnt_changes_nothing() -> None:
 
 def test_ids_rise_above_everything_restored() -> None:
     scene = Scene()
-    scene.wall_offset += 200_000  # this writer's clock runs ahead of the next one's, within the limit
+    scene.wall_offset += (
+        200_000  # this writer's clock runs ahead of the next one's, within the limit
+    )
     rid = scene.send(1, 2)
     scene.settle()
     fresh = reopened(scene)
