@@ -88,6 +88,7 @@ MACHINE = (
 
 BAD_PYTHON = [
     ("file_length", CORE, "x = 1\n" * 501),
+    ("file_length", "tests/core/test_x.py", "x = 1\n" * 701),
     ("function_length", ADAPTER, LONG_BODY),
     ("function_length", "tests/core/test_x.py", LONG_BODY.replace("def", "async def")),
     ("vague_name", "qim/services/utils.py", ""),
