@@ -99,7 +99,9 @@ def digest_of(version: int) -> bytes:
     return b"" if version == 0 else H("test.version", version)
 
 
-def step(version: int, operation: int, users: tuple[int, ...], **other: Any) -> message.MembershipWrite:
+def step(
+    version: int, operation: int, users: tuple[int, ...], **other: Any
+) -> message.MembershipWrite:
     """The step from version - 1 to version."""
     return message.MembershipWrite(
         **{
@@ -235,9 +237,7 @@ class Box:
         self.store, self.shard, self.epoch, self.op = store, shard, epoch, 0
         opened = ask(
             store,
-            mailbox.OpenMailbox(
-                op=1, shard=shard, epoch=epoch, fresh_key=MARKER, initial=initial
-            ),
+            mailbox.OpenMailbox(op=1, shard=shard, epoch=epoch, fresh_key=MARKER, initial=initial),
         )
         assert isinstance(opened, mailbox.MailboxOpened), opened
         self.opened, self.incarnation = opened, opened.incarnation

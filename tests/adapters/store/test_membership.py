@@ -49,9 +49,7 @@ def test_founders_see_everything(store: Store) -> None:
     assert read.version.control_seq == 1
     everyone = tuple(Member(user, (Interval(0, FOREVER),)) for user in (1, 3, FOREVER))
     assert read.version.members == everyone
-    assert read.everyone == tuple(
-        MemberHistory(user, ((0, FOREVER),)) for user in (1, 3, FOREVER)
-    )
+    assert read.everyone == tuple(MemberHistory(user, ((0, FOREVER),)) for user in (1, 3, FOREVER))
 
 
 def test_intervals_join_leave_and_rejoin(store: Store) -> None:
@@ -150,9 +148,7 @@ def test_a_thousand_members(store: Store) -> None:
 
 def restore(shard: Shard, low: int, high: int, *records: object, **other: object) -> object:
     fields = {"filter_epoch": 5} | other
-    return shard.ask(
-        ApplyOutbox, applied_from=low, applied_to=high, records=records, **fields
-    )
+    return shard.ask(ApplyOutbox, applied_from=low, applied_to=high, records=records, **fields)
 
 
 CHANGES = (

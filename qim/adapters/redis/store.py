@@ -1,0 +1,194 @@
+"""The store port on Redis or Valkey: a request is one script call on the multiplexed connection.
+
+An adapter translates and never decides: each request is answered exactly once, with its typed reply or a completion.
+What surely did not run is Failed; what was sent and not answered is Unknown and is never sent again from here, but for
+NOSCRIPT, which the server answers instead of running anything.
+"""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from qim.adapters.redis.codec import MalformedReply, decode, encode, run_id_named, too_large
+from qim.adapters.redis.connection import (
+    NO_SCRIPT,
+    Command,
+    ConnectionConfig,
+    RedisConnection,
+)
+from qim.adapters.redis.layout import Call
+from qim.adapters.redis.outcomes import (
+    CallFailed,
+    NotSent,
+    ServerError,
+    StoreResetError,
+    TooManyInFlight,
+)
+from qim.adapters.redis.scripts import load_scripts, script_hashes
+from qim.adapters.redis.startup import check_server
+from qim.core.ports.completion import (
+    Completion,
+    Failed,
+    FailReason,
+    StoreReset,
+    StoreRole,
+    Unknown,
+)
+from qim.core.ports.store import StoreReply, StoreRequest, store_role
+
+Answer = Callable[[Any], None]
+"""Called once with a StoreReply or a Completion."""
+
+READY_TIMEOUT_MS: Final = 10_000
+BOTH: Final = (StoreRole.MESSAGE, StoreRole.MAILBOX)
+
+# Errors after which the script surely wrote nothing: the server refuses them before the first write.
+_RAN_NOTHING: Final = {
+    "OOM": FailReason.OUT_OF_MEMORY,
+    "LOADING": FailReason.UNREACHABLE,
+    "BUSY": FailReason.OVERLOADED,
+    "MISCONF": FailReason.UNREACHABLE,
+    "READONLY": FailReason.UNREACHABLE,
+    "MASTERDOWN": FailReason.UNREACHABLE,
+    NO_SCRIPT: FailReason.UNREACHABLE,
+    "NOAUTH": FailReason.UNAUTHORISED,
+    "NOPERM": FailReason.UNAUTHORISED,
+}
+
+
+class RedisStore:
+    """Make it with ``open``; ``submit`` and ``close`` belong to the event loop's thread."""
+
+    def __init__(
+        self,
+        config: ConnectionConfig,
+        *,
+        on_reset: Callable[[StoreReset], None],
+        roles: tuple[StoreRole, ...] = BOTH,
+    ) -> None:
+        self._on_reset = on_reset
+        self._roles = roles
+        self._hashes = script_hashes()
+        self._repeats: set[asyncio.Task[None]] = set()
+        self.connection = RedisConnection(
+            config,
+            scripts=load_scripts(),
+            hashes=self._hashes,
+            on_run_id_changed=self._another_run,
+        )
+        self.malformed_replies = 0
+        self.last_error = ""
+
+    @classmethod
+    async def open(
+        cls,
+        where: str | Path | ConnectionConfig,
+        *,
+        on_reset: Callable[[StoreReset], None],
+        roles: tuple[StoreRole, ...] = BOTH,
+        ready_timeout_ms: int = READY_TIMEOUT_MS,
+    ) -> "RedisStore":
+        """Connect and check the server. ``where``: a Unix socket's path, or a whole configuration.
+
+        Raises StoreRefused with what to do, NotConnected after ``ready_timeout_ms``.
+        """
+        config = (
+            where if isinstance(where, ConnectionConfig) else ConnectionConfig(unix_path=str(where))
+        )
+        store = cls(config, on_reset=on_reset, roles=roles)
+        store.connection.open()
+        try:
+            await store.connection.ready(ready_timeout_ms)
+            await check_server(store.connection)
+        except BaseException:
+            await store.close()
+            raise
+        return store
+
+    async def close(self) -> None:
+        """End the connection; what is under way is answered Unknown."""
+        await self.connection.close()
+        if self._repeats:
+            await asyncio.wait(self._repeats)
+
+    def submit(self, request: StoreRequest, answer: Answer) -> None:
+        """Send one request; requests of one turn of the loop leave in one write, in order."""
+        call = encode(request)
+        if too_large(call):
+            answer(Failed(op=request.op, why=FailReason.TOO_LARGE))
+            return
+        command: Command = (
+            b"EVALSHA",
+            self._hashes[call.script],
+            len(call.keys),
+            *call.keys,
+            *call.args,
+        )
+        try:
+            (future,) = self.connection.send((command,), run_id=run_id_named(request))
+        except NotSent as error:
+            answer(self._failure(request, error))
+            return
+        future.add_done_callback(
+            partial(self._answered, request, call, answer, self.connection.run_id)
+        )
+
+    def _answered(
+        self,
+        request: StoreRequest,
+        call: Call,
+        answer: Answer,
+        run_id: bytes,
+        future: "asyncio.Future[Any]",
+    ) -> None:
+        outcome = future.result()
+        if isinstance(outcome, ServerError) and outcome.code == NO_SCRIPT:
+            task = asyncio.get_running_loop().create_task(
+                self._repeat(request, call, answer, run_id)
+            )
+            self._repeats.add(task)
+            task.add_done_callback(self._repeats.discard)
+            return
+        answer(self._meaning(request, run_id, outcome))
+
+    async def _repeat(
+        self, request: StoreRequest, call: Call, answer: Answer, run_id: bytes
+    ) -> None:
+        """The server forgot the script and ran nothing: load and send again, to the same run only."""
+        try:
+            (outcome,) = await self.connection.call_scripts((call,), run_id=run_id)
+        except NotSent as error:
+            outcome = error
+        answer(self._meaning(request, run_id, outcome))
+
+    def _meaning(
+        self, request: StoreRequest, run_id: bytes, outcome: Any
+    ) -> StoreReply | Completion:
+        if isinstance(outcome, CallFailed):
+            return self._failure(request, outcome)
+        try:
+            return decode(request, run_id, outcome)
+        except MalformedReply as error:
+            # It may well have been applied.
+            self.malformed_replies += 1
+            self.last_error = str(error)
+            return Unknown(op=request.op)
+
+    def _failure(self, request: StoreRequest, error: CallFailed) -> Completion:
+        self.last_error = str(error)
+        op = request.op
+        if isinstance(error, StoreResetError):
+            return StoreReset(op=op, store=store_role(request))
+        if isinstance(error, TooManyInFlight):
+            return Failed(op=op, why=FailReason.OVERLOADED)
+        if isinstance(error, NotSent):
+            return Failed(op=op, why=FailReason.UNREACHABLE)
+        if isinstance(error, ServerError) and error.code in _RAN_NOTHING:
+            return Failed(op=op, why=_RAN_NOTHING[error.code])
+        return Unknown(op=op)
+
+    def _another_run(self, run_id: bytes, incarnation_key: bytes) -> None:
+        for role in self._roles:
+            self._on_reset(StoreReset(op=None, store=role))
