@@ -100,6 +100,10 @@ class FanoutCoordinator:
             outlet.idle() for outlet in self._outlets.values()
         )
 
+    def serving(self) -> int:
+        """How many partitions are open and dispatch."""
+        return sum(partition.stage is Stage.RUNNING for partition in self._partitions.values())
+
     def check(self) -> None:
         """Windows are dense and bounded, every missing place is on its way, the shelf's books balance."""
         on_way: dict[int, int] = {}
@@ -228,12 +232,12 @@ class FanoutCoordinator:
         self, now: Ms, partition: Partition, event: Fetched | OutOfRange
     ) -> str | None:
         partition.fetching = False
+        if partition.stage is Stage.CHECKING:
+            return opening.on_predecessor(self._orders, partition, event)
         if event.topic_id != partition.topic_id:
             return "the topic was created anew"
         if isinstance(event, OutOfRange):
             return f"offset {partition.next_offset} is outside {event.start}..{event.end}"
-        if partition.stage is Stage.CHECKING:
-            return opening.on_predecessor(self._orders, partition, event)
         for stored in event.records:
             if stored.offset != partition.next_offset:
                 return f"the log has {stored.offset} where {partition.next_offset} was asked for"

@@ -9,7 +9,7 @@ from qim.core.effective import EffectiveFilter
 from qim.core.fanout.orders import Orders, What
 from qim.core.fanout.partition import Partition, Stage
 from qim.core.machine import Choose, Ms
-from qim.core.ports.log import EndsRead, Fetch, Fetched, ReadEnds, Topic
+from qim.core.ports.log import EndsRead, Fetch, Fetched, OutOfRange, ReadEnds, Topic
 from qim.core.ports.registry import LeaseRead, ReadLease, Resource, Role
 from qim.core.ports.store_message import OpenSource, SourceOpened
 from qim.core.position import Verdict, judge_ends, judge_predecessor
@@ -83,11 +83,12 @@ def on_barrier_read(partition: Partition, event: LeaseRead) -> None:
     partition.stage = Stage.RUNNING
 
 
-def on_predecessor(orders: Orders, partition: Partition, event: Fetched) -> str | None:
+def on_predecessor(orders: Orders, partition: Partition, event: Fetched | OutOfRange) -> str | None:
     """Second judgement: is the record before the position the one it remembers?"""
     position = partition.position
     assert position is not None
-    if not event.records:
+    if isinstance(event, OutOfRange) or not event.records:
+        # Retention moved on since the ends were read: they decide again.
         partition.stage = Stage.READING_ENDS
         read_ends(orders, partition)
         return None

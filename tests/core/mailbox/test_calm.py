@@ -52,7 +52,8 @@ def test_messages_reach_their_recipients_and_are_pulled_once() -> None:
     assert (answer.covered_through_seq, answer.has_more) == (mailbox_seq(1, 1), False)
     again = pull(bench, 2, answer.cursor)
     assert (again.entries, again.covered_through_seq) == ((), mailbox_seq(1, 1))
-    assert bench.counts("push_task") == 4 and not bench.violations()
+    assert bench.counts("push_task") == 4
+    assert not bench.violations()
 
 
 def test_a_group_is_materialised_from_the_version_it_names() -> None:
@@ -90,11 +91,13 @@ def test_online_devices_get_one_push_batch_a_gateway() -> None:
     bench.run()
     batches = {send.address: send.message for send in bench.sent}
     first, second = batches["g1"], batches["g2"]
-    assert isinstance(first, PushBatch) and isinstance(second, PushBatch)
+    assert isinstance(first, PushBatch)
+    assert isinstance(second, PushBatch)
     (push,) = first.pushes
     assert push.entry.body == b"hello"
     assert [(target.user_id, target.own_copy) for target in push.targets] == [(1, True), (3, False)]
-    assert len(second.pushes) == 1 and bench.counts("push_task") == 1
+    assert len(second.pushes) == 1
+    assert bench.counts("push_task") == 1
     assert bench.stages("PUSHED") == [0]
 
 
