@@ -30,7 +30,7 @@ class LogSink:
     def __init__(self, loop: AbstractEventLoop, descriptor: int, *, as_json: bool) -> None:
         self._loop = loop
         self._descriptor = descriptor
-        self._as_json = as_json
+        self.as_json = as_json
         self._lines: list[str] = []
         self._bytes = 0
         self._armed = False
@@ -42,7 +42,7 @@ class LogSink:
             self.dropped += 1
             return
         stamp = datetime.now(UTC).isoformat(timespec="milliseconds")
-        if self._as_json:
+        if self.as_json:
             record = {"time": stamp, "level": level, "service": service, "event": text, **fields}
             line = json.dumps(record, default=str)
         else:
@@ -76,10 +76,13 @@ class LogSink:
 class ProcessObserver(Collector):
     """runtime.Observer and a Prometheus collector in one; adding to a counter is one dict write."""
 
-    def __init__(self, sink: LogSink, on_death: Callable[[str, BaseException], None]) -> None:
+    def __init__(
+        self, sink: LogSink, on_death: Callable[[str, BaseException], None], *, stages: bool
+    ) -> None:
         self._sink = sink
         self._on_death = on_death
-        self._as_json = sink._as_json
+        self._as_json = sink.as_json
+        self._stages = stages
         self._counts: dict[tuple[str, str], int] = {(name.value, ""): 0 for name in Invariant}
         self._gauges: dict[tuple[str, str], int] = {}
         self._samplers: list[Callable[[], Iterable[tuple[str, str, int]]]] = []
@@ -97,7 +100,9 @@ class ProcessObserver(Collector):
         self._gauges[name, label] = value
 
     def stage(self, machine: str, trace_id: int, stage: str, detail: str) -> None:
-        if self._as_json:
+        if not self._stages:
+            pass
+        elif self._as_json:
             self._sink.line(
                 "info", machine, stage, {"trace_id": f"{trace_id:016x}", "detail": detail}
             )

@@ -231,6 +231,17 @@ class SqliteRegistry:
         answer(Peers(op=request.op, role=request.role, owners=tuple(owners)))
 
 
+def shared_numbers(path: Path) -> dict[str, str]:
+    """What the first start wrote; empty where there was none."""
+    if not path.exists():
+        return {}
+    connection = sqlite3.connect(path)
+    try:
+        return dict(connection.execute("SELECT name, value FROM shared").fetchall())
+    finally:
+        connection.close()
+
+
 def _now() -> float:
     """Seconds on a clock that runs during suspend: a lease must not outlive a sleep (pipeline.md §0)."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))

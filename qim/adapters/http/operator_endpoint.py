@@ -1,10 +1,10 @@
-"""/metrics, /healthz, /readyz, /livez on a thread of their own, by the standard library's WSGI server.
+"""/metrics, /healthz, /readyz, /livez and POST actions on threads of their own, by the standard library's WSGI server.
 
 A scrape must answer while the event loop is busy or stuck, so it doesn't run on it.
 """
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from socketserver import ThreadingMixIn
 from threading import Thread
 from typing import Any
@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 REQUEST_TIMEOUT_SECONDS = 10
 
 Report = Callable[[], tuple[bool, dict[str, object]]]
+Action = Callable[[], dict[str, object]]
 
 
 class _Server(ThreadingMixIn, WSGIServer):
@@ -43,10 +44,12 @@ class OperatorEndpoint:
         health: Report,
         ready: Report,
         live: Report,
+        actions: Mapping[str, Action],
     ) -> None:
         registry = CollectorRegistry()
         registry.register(collector)
         self._metrics = make_wsgi_app(registry)
+        self._actions = dict(actions)
         self._reports = {"/healthz": health, "/readyz": ready, "/livez": live}
         self._server = make_server(
             host, port, self._app, server_class=_Server, handler_class=_Handler
@@ -71,11 +74,29 @@ class OperatorEndpoint:
         if path == "/metrics":
             metrics: Iterable[bytes] = self._metrics(environ, start_response)
             return metrics
+        action = self._actions.get(path)
+        if action is not None:
+            return self._act(action, environ, start_response)
         report = self._reports.get(path)
         if report is None:
             start_response("404 Not Found", [("Content-Type", "text/plain")])
-            return [b"known paths: /metrics /healthz /readyz /livez\n"]
+            known = ["/metrics", *self._reports, *(f"POST {name}" for name in self._actions)]
+            return [f"known paths: {' '.join(known)}\n".encode()]
         ok, details = report()
         status = "200 OK" if ok else "503 Service Unavailable"
         start_response(status, [("Content-Type", "application/json")])
         return [json.dumps({"ok": ok, **details}).encode() + b"\n"]
+
+    def _act(
+        self, action: Action, environ: dict[str, Any], start_response: Callable[..., Any]
+    ) -> Iterable[bytes]:
+        if environ.get("REQUEST_METHOD") != "POST":
+            start_response("405 Method Not Allowed", [("Allow", "POST"), ("Content-Type", "text/plain")])
+            return [b"use POST\n"]
+        try:
+            answer = action()
+        except TimeoutError as error:
+            start_response("504 Gateway Timeout", [("Content-Type", "application/json")])
+            return [json.dumps({"error": str(error)}).encode() + b"\n"]
+        start_response("200 OK", [("Content-Type", "application/json")])
+        return [json.dumps(answer).encode() + b"\n"]

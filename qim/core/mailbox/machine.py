@@ -118,6 +118,10 @@ class MailboxNode:
             for shard in self._shards.values()
         )
 
+    def serving(self) -> int:
+        """How many shards are open: their position is trusted and pulls are served."""
+        return sum(shard.running() for shard in self._shards.values())
+
     def check(self) -> None:
         """Windows, lanes, cache, queue and shelf keep their books; one request of each kind is in flight a shard."""
         for shard in self._shards.values():

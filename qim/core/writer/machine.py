@@ -99,6 +99,10 @@ class Writer:
             for shard in self._shards.values()
         )
 
+    def serving(self) -> int:
+        """How many shards came through OPEN and serve."""
+        return sum(shard.stage is SERVING for shard in self._shards.values())
+
     def check(self) -> None:
         """Own invariants; the simulator calls it after every step."""
         orders = self._orders

@@ -1,0 +1,155 @@
+"""Where each effect of a machine goes in one process: ports, the network, the local bus (architecture.md, The runtime).
+
+In an embedded server every role lives in one process, so a network message goes to the machine that its type names; in
+production the same table sends what is not ours through a connection.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol, get_args
+
+from qim.core.contract.rpc import (
+    AskHistory,
+    AskMembers,
+    AskPull,
+    AskSync,
+    AskWatermark,
+    Message,
+    SubmitGroup,
+    SubmitSend,
+)
+from qim.core.lease import LeaseKeeper
+from qim.core.ports.completion import Failed, FailReason
+from qim.core.ports.local import FreshEpochWanted, LeaseGone, LeaseHeld
+from qim.core.ports.log import LogRequest, Topic
+from qim.core.ports.network import Received, Send
+from qim.core.ports.registry import RegistryRequest, Resource, Role
+from qim.core.ports.store_mailbox import MailboxStoreRequest
+from qim.core.ports.store_message import MessageStoreRequest
+from qim.services.runtime import Hosted, Route, monotonic_ms, routes_for, wall_ms
+
+WRITER_ASKS: Final = frozenset({SubmitSend, SubmitGroup, AskHistory, AskMembers})
+MAILBOX_ASKS: Final = frozenset({AskSync, AskPull, AskWatermark})
+
+
+class Port(Protocol):
+    """One outside: ``answer`` is called exactly once, on the event loop."""
+
+    def submit(self, request: Any, answer: Callable[[Any], None]) -> None: ...
+
+
+def port_routes(types: Any, port: Port) -> dict[type, Route]:
+    """Every request of a union to its port, its answer back to the asking machine."""
+
+    def route(effect: Any, hosted: Hosted) -> None:
+        port.submit(effect, hosted.post)
+
+    return routes_for(get_args(types), route)
+
+
+_LEASED: Final[dict[str, Role]] = {
+    "OpenShard": Role.WRITER,
+    "ApplyOutbox": Role.WRITER,
+    "ReserveAndRecord": Role.WRITER,
+    "MembershipChange": Role.WRITER,
+    "MarkCommitted": Role.WRITER,
+    "MarkRefused": Role.WRITER,
+    "WriteHeads": Role.WRITER,
+    "OpenSource": Role.FANOUT,
+    "CommitSource": Role.FANOUT,
+    "OpenMailbox": Role.MAILBOX,
+    "ClaimDispatches": Role.MAILBOX,
+    "AppendEntries": Role.MAILBOX,
+    "FinishDispatches": Role.MAILBOX,
+    "RaiseFloor": Role.MAILBOX,
+    "TrimMailbox": Role.MAILBOX,
+}
+
+
+def leased_store_routes(keeper: LeaseKeeper, message: Port, mailbox: Port) -> dict[type, Route]:
+    """Store requests, each checked against the lease once more as it is handed to I/O (pipeline.md §0)."""
+    routes: dict[type, Route] = {}
+    for union, port in ((MessageStoreRequest, message), (MailboxStoreRequest, mailbox)):
+        for kind in get_args(union):
+            role = _LEASED.get(kind.__name__)
+            routes[kind] = _plain_route(port) if role is None else _leased_route(keeper, role, port)
+    return routes
+
+
+def _plain_route(port: Port) -> Route:
+    def route(effect: Any, hosted: Hosted) -> None:
+        port.submit(effect, hosted.post)
+
+    return route
+
+
+def _leased_route(keeper: LeaseKeeper, role: Role, port: Port) -> Route:
+    numbered = "partition" if role is Role.FANOUT else "shard"
+
+    def route(effect: Any, hosted: Hosted) -> None:
+        resource = Resource(role=role, number=getattr(effect, numbered))
+        if keeper.holds(resource, effect.epoch, monotonic_ms()):
+            port.submit(effect, hosted.post)
+        else:
+            hosted.post(Failed(op=effect.op, why=FailReason.LEASE_LOST))
+
+    return route
+
+
+def log_routes(log: Port, keeper: LeaseKeeper) -> dict[type, Route]:
+    """Log requests; an outbox append checks its lease at hand-off, a late one is harmless all the same."""
+
+    def route(effect: Any, hosted: Hosted) -> None:
+        log.submit(effect, hosted.post)
+
+    def append(effect: Any, hosted: Hosted) -> None:
+        if effect.topic is Topic.OUTBOX:
+            resource = Resource(role=Role.WRITER, number=effect.partition)
+            if not keeper.holds(resource, effect.epoch, monotonic_ms()):
+                hosted.post(Failed(op=effect.op, why=FailReason.LEASE_LOST))
+                return
+        log.submit(effect, hosted.post)
+
+    routes = routes_for(get_args(LogRequest), route)
+    append_type = next(kind for kind in get_args(LogRequest) if kind.__name__ == "Append")
+    routes[append_type] = append
+    return routes
+
+
+def registry_routes(registry: Port) -> dict[type, Route]:
+    """Registry requests."""
+    return port_routes(RegistryRequest, registry)
+
+
+def lease_bus(
+    keeper: Callable[[], Hosted], roles: Mapping[Role, Callable[[], Hosted]]
+) -> dict[type, Route]:
+    """LeaseHeld and LeaseGone to the machine of the role, FreshEpochWanted to the keeper."""
+
+    def told(effect: Any, _: Hosted) -> None:
+        target = roles.get(effect.resource.role)
+        if target is not None:
+            target().post(effect)
+
+    def wanted(effect: Any, _: Hosted) -> None:
+        keeper().post(effect)
+
+    return {LeaseHeld: told, LeaseGone: told, FreshEpochWanted: wanted}
+
+
+def local_network(
+    address: str,
+    writer: Callable[[], Hosted],
+    mailbox: Callable[[], Hosted],
+    gateway: Callable[[], Hosted],
+) -> dict[type, Route]:
+    """All roles in one process: a message goes straight to the machine that its type names."""
+    targets: dict[type, Callable[[], Hosted]] = dict.fromkeys(get_args(Message), gateway)
+    targets.update(dict.fromkeys(WRITER_ASKS, writer))
+    targets.update(dict.fromkeys(MAILBOX_ASKS, mailbox))
+
+    def route(effect: Any, _: Hosted) -> None:
+        if effect.address == address:
+            message = effect.message
+            targets[type(message)]().post(Received(source=address, wall=wall_ms(), message=message))
+
+    return {Send: route}

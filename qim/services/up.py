@@ -1,0 +1,201 @@
+"""`qim up`: a whole Q-IM in one process; starts, says it is ready in one JSON line, drains on SIGTERM (issue: embedded).
+
+Exit status: 0 drained, 1 a machine died or the drain did not end in time, 2 refused at start (the message says what to
+do). A killed server leaves nothing behind that blocks or corrupts the next start.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import uvloop
+
+from qim.adapters.embedded.data_directory import DataDirectory
+from qim.adapters.embedded.private_valkey import Fsync, PrivateValkey
+from qim.adapters.http.operator_endpoint import OperatorEndpoint
+from qim.adapters.redis.store import RedisStore
+from qim.core.audit import AuditReport
+from qim.core.ports.completion import StoreReset
+from qim.services.audit_report import report_as_json
+from qim.services.config import UpConfig
+from qim.services.embedded import AUDIT_SECONDS_MAX, EmbeddedServer
+from qim.services.observation import LogSink, ProcessObserver
+
+SERVER_FILE: Final = "server.json"
+STDERR: Final = 2
+STORE_LOOK_SECONDS: Final = 0.25
+
+
+class NotReady(Exception):
+    """The machines did not come to serve in time; the log says which waits for what."""
+
+
+class UpProcess:
+    """One run of `qim up` over a directory that is already held."""
+
+    def __init__(self, config: UpConfig, directory: DataDirectory) -> None:
+        self._config = config
+        self._directory = directory
+        self._stop = asyncio.Event()
+        self._died: BaseException | None = None
+        self._ready = False
+        self._draining = False
+        self._loop = asyncio.get_running_loop()
+        descriptor = STDERR
+        if config.log_path is not None:
+            descriptor = os.open(config.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._sink = LogSink(self._loop, descriptor, as_json=config.log_json)
+        self._observer = ProcessObserver(self._sink, self._on_death, stages=config.stage_logs)
+
+    async def run(self) -> int:
+        """From start to exit status."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self._stop.set)
+        server = await self._start()
+        endpoint = self._operator_endpoint(server)
+        try:
+            assert server.tcp is not None
+            bound = await server.tcp.listen(*self._config.tcp)
+            await self._until_serving(server)
+            self._say_ready(bound, endpoint.address)
+            await self._supervise(server)
+            self._ready, self._draining = False, True
+            calm = self._died is None and await server.drain(self._config.drain_seconds_max)
+            self._sink.line("info", "up", "drained" if calm else "not drained", {})
+        finally:
+            (self._directory.root / SERVER_FILE).unlink(missing_ok=True)
+            await server.close()
+            endpoint.stop()
+            self._sink.flush()
+        return 0 if calm else 1
+
+    async def _start(self) -> EmbeddedServer:
+        config = self._config
+        server = EmbeddedServer(self._directory, config.parameters(), self._observer)
+        valkey, store = await open_store(self._directory, config.fsync, server.store_was_reset)
+        await server.start_parts(valkey, store)
+        server.start_auditor()
+        server.start_machines(owner=f"up-{os.getpid()}-{secrets.token_hex(4)}")
+        self._sink.line(
+            "info", "up", "started", {"data": self._directory.root, "store": valkey.binary.version}
+        )
+        return server
+
+    async def _until_serving(self, server: EmbeddedServer) -> None:
+        """Every writer shard must have OPENed, every consumer too: before that a send would only be told to wait."""
+        deadline = self._loop.time() + self._config.ready_seconds_max
+        while missing := server.not_serving():
+            if self._died is not None or self._loop.time() > deadline:
+                raise NotReady(f"not serving after {self._config.ready_seconds_max:g} s: {missing}")
+            await asyncio.sleep(0.005)
+
+    async def _supervise(self, server: EmbeddedServer) -> None:
+        """Until told to stop; a private store that ended by itself is started again, as another incarnation."""
+        while not self._stop.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), STORE_LOOK_SECONDS)
+            if not self._stop.is_set() and server.valkey.exit_code() is not None:
+                self._sink.line("error", "up", "store ended", {"status": server.valkey.exit_code()})
+                server.valkey = PrivateValkey.start(self._directory, fsync=self._config.fsync)
+
+    def _say_ready(self, tcp: str, metrics: str) -> None:
+        ready = {"ready": True, "tcp": tcp, "metrics": metrics, "pid": os.getpid()}
+        path = self._directory.root / SERVER_FILE
+        unfinished = path.with_suffix(".new")
+        unfinished.write_text(json.dumps(ready) + "\n")
+        unfinished.rename(path)
+        self._ready = True
+        print(json.dumps(ready), flush=True)
+
+    def _operator_endpoint(self, server: EmbeddedServer) -> OperatorEndpoint:
+        def state() -> dict[str, object]:
+            told = [f"{check}: {detail}" for check, detail in self._observer.violations[:10]]
+            return {"violations": told, "serving": self._ready, "draining": self._draining}
+
+        def audit() -> dict[str, object]:
+            asked = asyncio.run_coroutine_threadsafe(server.audit(), self._loop)
+            return report_as_json(asked.result(AUDIT_SECONDS_MAX + 5))
+
+        host, port = self._config.metrics
+        return OperatorEndpoint(
+            host,
+            port,
+            self._observer,
+            health=lambda: (self._observer.healthy, state()),
+            ready=lambda: (self._ready and self._observer.healthy, state()),
+            live=lambda: (self._died is None, {}),
+            actions={"/audit": audit},
+        )
+
+    def _on_death(self, machine: str, error: BaseException) -> None:
+        self._died = error
+        self._stop.set()
+
+
+async def open_store(
+    directory: DataDirectory, fsync: Fsync, on_reset: Callable[[StoreReset], None]
+) -> tuple[PrivateValkey, RedisStore]:
+    """The private Valkey, started and checked, and the adapter that speaks to it."""
+    valkey = PrivateValkey.start(directory, fsync=fsync)
+    try:
+        store = await RedisStore.open(valkey.socket_path, on_reset=on_reset)
+    except BaseException:
+        valkey.stop()
+        raise
+    return valkey, store
+
+
+def run_up(config: UpConfig) -> int:
+    """Hold the directory and run; refusals go to the caller as their own types."""
+    with DataDirectory(config.data) as directory:
+        directory.secret()
+
+        async def main() -> int:
+            return await UpProcess(config, directory).run()
+
+        return uvloop.run(main())
+
+
+def audit_stopped(data: Path) -> AuditReport:
+    """The orphan audit of a stopped server: its store and logs are opened, no machine is. Raises DataDirectoryHeld."""
+
+    async def main(directory: DataDirectory) -> AuditReport:
+        stored = stored_config(directory)
+        sink = LogSink(asyncio.get_running_loop(), STDERR, as_json=False)
+        observer = ProcessObserver(sink, lambda *_: None, stages=False)
+        server = EmbeddedServer(directory, stored.parameters(), observer)
+        valkey, store = await open_store(directory, stored.fsync, lambda _: None)
+        await server.start_parts(valkey, store)
+        server.start_auditor()
+        try:
+            return await server.audit()
+        finally:
+            await server.close()
+
+    with DataDirectory(data) as directory:
+        return uvloop.run(main(directory))
+
+
+def stored_config(directory: DataDirectory) -> UpConfig:
+    """The shared numbers as the first start wrote them."""
+    from qim.adapters.embedded.sqlite_registry import shared_numbers
+
+    numbers = shared_numbers(directory.registry_database)
+    return UpConfig(
+        data=directory.root,
+        shard_count=int(numbers["shard_count"]),
+        outbox_partition_count=int(numbers["outbox_partition_count"]),
+    )
+
+
+def refusal(error: Exception) -> int:
+    """A start that is refused: one line that says why and what to do, status 2."""
+    print(f"qim up: {error}", file=sys.stderr)
+    return 2
