@@ -6,7 +6,7 @@ frame by frame at a fortieth of the speed (components.md, Sockets and bytes).
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from qim.core.ports.sockets import (
     Accepted,
@@ -34,7 +34,8 @@ class _Stream(asyncio.Protocol):
         self.reported = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        # uvloop's transports have the interface without the base class.
+        transport = cast("asyncio.Transport", transport)
         self.transport = transport
         # Any byte the kernel did not take is a backlog the machine must know of.
         transport.set_write_buffer_limits(high=0, low=0)
