@@ -176,30 +176,31 @@ class Link:
         """When to dial, give up dialing, or beat; dead_peer_ms is looked at with each beat."""
         return self._due
 
-    def tick(self) -> None:
-        """Do what is due."""
+    def tick(self) -> bool:
+        """Do what is due. True: the connection is of no more use, and every part must hear of it."""
         context = self._context
         if self._due is None or context.now < self._due:
-            return
+            return False
         match context.state:
             case ClientState.WAITING:
                 self._dial()
             case ClientState.DIALING:
                 context.count("dial_timeouts")
-                self.lose()
+                return True
             case ClientState.SYNCING | ClientState.ONLINE:
-                self._beat()
+                return self._beat()
             case _:
                 self._due = None
+        return False
 
-    def _beat(self) -> None:
+    def _beat(self) -> bool:
         context = self._context
         if context.now - self._last_heard >= context.config.dead_peer_ms:
             context.count("dead_peers")
-            self.lose()
-            return
+            return True
         context.say(Ping(client_time=context.clock.read(context.now)))
         self._due = context.now + context.config.parameters.heartbeat_ms
+        return False
 
     def _dial(self) -> None:
         context = self._context

@@ -66,7 +66,8 @@ class Client:
         for event in events:
             self._on(event)
         self._parts.expire()
-        self._parts.link.tick()
+        if self._parts.link.tick():
+            self._parts.lose()
         self._pump()
         context.write()
         effects, context.effects = context.effects, []

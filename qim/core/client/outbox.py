@@ -128,6 +128,7 @@ class Outbox:
 
     def cool(self, row: OutboxRow, due: Ms) -> None:
         """Not again before ``due``."""
+        self.inflight -= row.stage in ON_WIRE
         row.tries += 1
         row.stage = RowStage.COOLING
         row.due = due

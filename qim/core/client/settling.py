@@ -66,8 +66,8 @@ class Settling:
         entry = self._outbox.rows.get(wait.key)
         if entry is None or entry.stage is not RowStage.INFLIGHT:
             return
-        self._outbox.inflight -= 1
         if code == ErrorCode.SEND_EXPIRED:
+            self._outbox.inflight -= 1
             entry.expired = True
             entry.stage = RowStage.QUEUED
             self._outbox.wake(entry)

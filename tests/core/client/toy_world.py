@@ -11,6 +11,7 @@ from typing import Any
 from qim.core.client import Client, ClientConfig
 from qim.core.client.vocabulary import (
     CaughtUp,
+    ClientState,
     GroupSettled,
     HistoryArrived,
     MembersArrived,
@@ -87,14 +88,34 @@ class ToyClient:
         self.life = 0
         self.start()
 
+    def crash(self) -> None:
+        """The process is gone, its stream with it; what the store had is all that stays."""
+        self.world.cut(self)
+        self.world.down.add(self.name)
+        self.world.queue = deque(item for item in self.world.queue if item[0] != self.name)
+
     def start(self) -> None:
         """A (new) process over the same local store."""
         self.life += 1
+        self.world.down.discard(self.name)
         self.machine = Client(self.config, choose=benign)
         self.world.give(self.name, Started(address=self.name, wall=self.world.wall()))
 
     def told(self, kind: type) -> list[Any]:
         return [notice for notice in self.notices if type(notice) is kind]
+
+    @property
+    def state(self) -> ClientState:
+        """Where the client says it stands."""
+        changes = self.told(StateChanged)
+        return ClientState(changes[-1].state) if changes else ClientState.OFFLINE
+
+    def settled(self) -> dict[bytes, int]:
+        """Each settled send with its code (0: sent); told exactly once."""
+        told = self.told(SendSettled)
+        codes = {n.client_message_id: n.code for n in told}
+        assert len(codes) == len(told), "a send was settled twice"
+        return codes
 
     def bodies(self) -> list[bytes | None]:
         return [notice.message.body for notice in self.told(MessageApplied)]
@@ -174,7 +195,7 @@ class ToyWorld:
         until = self.now + ms
         self.run()
         while True:
-            deadlines = [m.deadline() for m in self._machines()]
+            deadlines = [machine.deadline() for machine in self._machines()]
             next_due = min((at for at in deadlines if at is not None), default=None)
             if next_due is None or next_due > until:
                 break
@@ -196,7 +217,9 @@ class ToyWorld:
     # ------------------------------------------------------------ the world
 
     def _machines(self) -> list[Any]:
-        return [*self.gateways.values(), *(client.machine for client in self.clients.values())]
+        clients = {name: client.machine for name, client in self.clients.items()}
+        everybody: dict[str, Any] = {**self.gateways, **clients}
+        return [machine for name, machine in everybody.items() if name not in self.down]
 
     def _post(self, address: str, message: Any) -> None:
         if address in self.gateways:
