@@ -162,7 +162,7 @@ class Client:
         """Send and wait until settled, at most ``timeout`` seconds (None: only until durable here): then PENDING.
 
         PENDING at once where the client is STOPPED. Raises SendFailed when it was never taken (too many pending rows,
-        bad arguments).
+        bad arguments, IDEMPOTENCY_CONFLICT where a row with this client_message_id is pending: see ``settled``).
         """
         driver = self._alive()
         cmid = client_message_id or os.urandom(16)
@@ -192,27 +192,47 @@ class Client:
         row = await self._alive().on_store_thread(lambda store: store.outgoing(client_message_id))
         return None if row is None else _sent(client_message_id, row)
 
+    async def settled(self, client_message_id: bytes, *, timeout: float = 15.0) -> Sent | None:
+        """As ``outcome``, waiting up to ``timeout`` seconds for what is pending."""
+        with self._waiting.settled(client_message_id) as future:
+            sent = await self.outcome(client_message_id)
+            if sent is None or sent.status is not SendStatus.PENDING or self._stopped():
+                return sent
+            try:
+                return await asyncio.wait_for(future, timeout)
+            except TimeoutError:
+                return sent
+
     async def pending_count(self) -> int:
         """Sends and membership changes kept here and not settled yet."""
         return int(await self._alive().on_store_thread(LocalStore.pending_count))
 
     async def create_group(
-        self, members: tuple[int, ...], name: str = "", meta: bytes = b""
+        self,
+        members: tuple[int, ...],
+        name: str = "",
+        meta: bytes = b"",
+        *,
+        timeout: float = 15.0,
     ) -> GroupResult:
         """A new group of which this user is the creator. Raises SendFailed, TimeoutError (it stays pending)."""
-        return await self._group(MembershipOp.CREATE, None, members, name, meta)
+        return await self._group(MembershipOp.CREATE, None, members, timeout, name, meta)
 
-    async def add_members(self, conversation_id: bytes, members: tuple[int, ...]) -> GroupResult:
+    async def add_members(
+        self, conversation_id: bytes, members: tuple[int, ...], *, timeout: float = 15.0
+    ) -> GroupResult:
         """Add users. Raises SendFailed, TimeoutError."""
-        return await self._group(MembershipOp.ADD, conversation_id, members)
+        return await self._group(MembershipOp.ADD, conversation_id, members, timeout)
 
-    async def remove_members(self, conversation_id: bytes, members: tuple[int, ...]) -> GroupResult:
+    async def remove_members(
+        self, conversation_id: bytes, members: tuple[int, ...], *, timeout: float = 15.0
+    ) -> GroupResult:
         """Remove users. Raises SendFailed, TimeoutError."""
-        return await self._group(MembershipOp.REMOVE, conversation_id, members)
+        return await self._group(MembershipOp.REMOVE, conversation_id, members, timeout)
 
-    async def leave(self, conversation_id: bytes) -> GroupResult:
+    async def leave(self, conversation_id: bytes, *, timeout: float = 15.0) -> GroupResult:
         """Leave a group. Raises SendFailed, TimeoutError."""
-        return await self._group(MembershipOp.LEAVE, conversation_id, ())
+        return await self._group(MembershipOp.LEAVE, conversation_id, (), timeout)
 
     async def sync(self, timeout: float = 30.0) -> int:
         """Pull until everything that stood when this was called is applied; returns covered_through_seq."""
@@ -306,9 +326,9 @@ class Client:
         operation: MembershipOp,
         conversation_id: bytes | None,
         members: tuple[int, ...],
+        timeout: float,
         name: str = "",
         meta: bytes = b"",
-        timeout: float = 15.0,
     ) -> GroupResult:
         driver = self._alive()
         cmid = os.urandom(16)

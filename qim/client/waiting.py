@@ -45,13 +45,23 @@ class Waiting:
     def send(
         self, client_message_id: bytes
     ) -> "Iterator[tuple[asyncio.Future[None], asyncio.Future[Sent]]]":
-        """(durable here, settled). Raises SendFailed QUOTA_EXCEEDED where too many wait."""
+        """(durable here, settled). Raises SendFailed: QUOTA_EXCEEDED where too many wait, IDEMPOTENCY_CONFLICT where
+        this one does."""
         self._bound(len(self._sends))
+        if client_message_id in self._queued:
+            raise SendFailed(ErrorCode.IDEMPOTENCY_CONFLICT)
         with (
             _registered(self._queued, client_message_id) as queued,
             _registered(self._sends, client_message_id) as settled,
         ):
             yield queued, settled
+
+    @contextmanager
+    def settled(self, client_message_id: bytes) -> "Iterator[asyncio.Future[Sent]]":
+        """A row that stands already. Raises SendFailed as ``send``."""
+        self._bound(len(self._sends))
+        with _registered(self._sends, client_message_id) as future:
+            yield future
 
     @contextmanager
     def group(self, client_message_id: bytes) -> "Iterator[asyncio.Future[GroupResult]]":

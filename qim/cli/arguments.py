@@ -1,0 +1,79 @@
+"""Values of the command line, judged as they are read: a wrong one is told with what was expected."""
+
+import argparse
+import os
+from pathlib import Path
+from typing import Final
+
+from qim.core.contract.ids import ID_BYTES, NIL_ID
+from qim.core.contract.sequences import U64_MAX
+
+DATA_VARIABLE: Final = "QIM_DATA"
+TOKEN_VARIABLE: Final = "QIM_TOKEN"
+DEFAULT_DATA: Final = Path(".qim/data")
+
+
+class UsageError(Exception):
+    """A command that can't be carried out as asked; the text says what to do."""
+
+
+def default_data() -> Path:
+    """$QIM_DATA, else .qim/data below the present folder: for `qim up` and the commands beside it alike."""
+    return Path(os.environ.get(DATA_VARIABLE) or DEFAULT_DATA)
+
+
+def user_id(text: str) -> int:
+    """A u64 above 0."""
+    number = int(text) if text.isascii() and text.isdigit() else 0
+    if not 1 <= number <= U64_MAX:
+        raise argparse.ArgumentTypeError(f"a user is a number from 1 to {U64_MAX}, not {text!r}")
+    return number
+
+
+def user_ids(text: str) -> tuple[int, ...]:
+    """2,3,4."""
+    return tuple(user_id(part) for part in text.split(",") if part)
+
+
+def id16(text: str) -> bytes:
+    """32 hexadecimal digits, not all zero."""
+    try:
+        found = bytes.fromhex(text)
+    except ValueError:
+        found = b""
+    if len(found) != ID_BYTES or found == NIL_ID:
+        raise argparse.ArgumentTypeError(f"an id has {2 * ID_BYTES} hexadecimal digits: {text!r}")
+    return found
+
+
+def address(text: str) -> tuple[str, int]:
+    """HOST:PORT; IPv6 as [::1]:PORT."""
+    host, colon, port = text.rpartition(":")
+    number = int(port) if port.isascii() and port.isdigit() else -1
+    if not colon or not host or not 0 <= number <= 65535 or (":" in host and host[0] != "["):
+        raise argparse.ArgumentTypeError(f"expected HOST:PORT, got {text!r}")
+    return host.strip("[]"), number
+
+
+def server(text: str) -> str:
+    """HOST:PORT as it is dialled."""
+    host, port = address(text)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def seconds(text: str) -> float:
+    """A time above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e9:
+        raise argparse.ArgumentTypeError(f"a time in seconds above 0, not {text!r}")
+    return value
+
+
+def count(text: str) -> int:
+    """A number above 0."""
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) <= U64_MAX:
+        raise argparse.ArgumentTypeError(f"a number above 0, not {text!r}")
+    return int(text)

@@ -1,0 +1,83 @@
+"""How a command is run: its coroutine to the end, and every expected failure as one line and an exit status."""
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from qim.adapters.embedded.data_directory import DataDirectoryHeld
+from qim.cli.arguments import UsageError
+from qim.cli.data_files import NotRunning
+from qim.cli.exit_codes import Exit
+from qim.cli.output import say
+from qim.client import LocalStoreUnusable, NotConnected, SendFailed
+from qim.core.contract.errors import ERROR_MEANINGS, ErrorCode
+
+Run = Callable[[argparse.Namespace], int]
+Subparsers = Any
+"""argparse's own type of it is private."""
+
+
+def add_command(
+    subparsers: Subparsers, name: str, run: Run, *, summary: str, examples: str = "", more: str = ""
+) -> argparse.ArgumentParser:
+    """A subcommand whose --help says what it is for, and shows it."""
+    described = f"{summary[0].upper()}{summary[1:]}.\n{more}".strip()
+    epilog = f"examples:\n{examples}" if examples else None
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        name,
+        help=summary,
+        description=described,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.set_defaults(run=run, name=name)
+    return parser
+
+
+def asynchronous(work: Callable[[argparse.Namespace], Coroutine[Any, Any, int]]) -> Run:
+    """A coroutine as a command."""
+    return lambda args: asyncio.run(work(args))
+
+
+def run_command(args: argparse.Namespace) -> int:
+    """The exit status; what is expected to go wrong is one line on standard error, anything else a traceback."""
+    try:
+        return int(args.run(args))
+    except UsageError as error:
+        return _told(args, str(error), Exit.USAGE)
+    except SendFailed as error:
+        return _told(args, f"refused: {refusal(error.code)}", Exit.FAILED)
+    except (LocalStoreUnusable, DataDirectoryHeld) as error:
+        return _told(args, str(error), Exit.FAILED)
+    except NotRunning as error:
+        return _told(args, str(error), Exit.UNREACHABLE)
+    except NotConnected as error:
+        return _told(args, str(error), Exit.FAILED if error.refused else Exit.UNREACHABLE)
+    except TimeoutError:
+        text = "no answer in time; what was asked for may have been done, or be done later"
+        return _told(args, text, Exit.UNREACHABLE)
+    except KeyboardInterrupt:
+        return int(Exit.INTERRUPTED)
+    except BrokenPipeError:
+        # the reader has gone (`qim history | head`); nothing more can be said to it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return int(Exit.DONE)
+
+
+def refusal(code: int) -> str:
+    """An error code with its meaning."""
+    try:
+        known = ErrorCode(code)
+    except ValueError:
+        return f"error {code}, which this version doesn't know"
+    meaning = ERROR_MEANINGS[known]
+    return f"{known.name}: {meaning.meaning}{' (trying again can help)' if meaning.retry else ''}"
+
+
+def _told(args: argparse.Namespace, text: str, status: Exit) -> int:
+    say(f"qim {args.name}: {text}")
+    return int(status)

@@ -1,0 +1,40 @@
+"""What the exit status of every command means: one table, printed by `qim --help` and kept in docs/operations.md."""
+
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import Final
+
+
+class Exit(IntEnum):
+    """Exit statuses of all commands."""
+
+    DONE = 0
+    FAILED = 1
+    USAGE = 2
+    UNREACHABLE = 3
+    INCOMPLETE = 4
+    INTERRUPTED = 130
+
+
+MEANINGS: Final[dict[Exit, str]] = {
+    Exit.DONE: "done; smoke: every check holds; audit: CLEAN; sim: clean; up: stopped on a signal, everything drained",
+    Exit.FAILED: "what was asked for failed: the server refused it, a check doesn't hold, ORPHANS, violations; up: died "
+    "or not drained in time",
+    Exit.USAGE: "wrong usage, or a start that is refused; the message says what to do",
+    Exit.UNREACHABLE: "no server, or no answer in time; a send stays pending in the local store and goes out with the "
+    "device's next command",
+    Exit.INCOMPLETE: "audit only: no orphan found, but not everything could be judged (INCOMPLETE)",
+    Exit.INTERRUPTED: "interrupted by Ctrl-C (tail and chat end with 0: that is how one leaves them)",
+}
+
+
+def exit_lines() -> Iterator[str]:
+    """The table for `--help`."""
+    for code, meaning in MEANINGS.items():
+        yield f"  {int(code):>3}  {meaning}"
+
+
+def exit_table() -> str:
+    """The table for docs/operations.md; a test compares it."""
+    rows = [f"| {int(code)} | {meaning} |" for code, meaning in MEANINGS.items()]
+    return "\n".join(["| status | means |", "|---|---|", *rows])

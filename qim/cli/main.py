@@ -1,0 +1,59 @@
+"""`qim`: the command line. Each command is a file of this package; what it decides stands in the packages below."""
+
+import argparse
+import importlib.util
+import sys
+from collections.abc import Sequence
+
+from qim.cli import audit, chat, group, history, mailbox, send, smoke, token, up
+from qim.cli.command import run_command
+from qim.cli.exit_codes import exit_lines
+
+DESCRIPTION = """\
+Q-IM: an instant-messaging backend. `qim up` runs a whole one in this process; the other commands speak to it, or to
+any server of the protocol qim/1."""
+EPILOG = """\
+a first session:
+  qim up &                                  # prints one JSON line when ready
+  qim send --user 1 --to 2 "hello"          # the ack, as one JSON object
+  qim pull --user 2                         # syncs to now, prints what is new
+  qim chat --user 2 --to 1                  # interactive
+  qim audit                                 # verdict: CLEAN
+
+where commands connect:
+  --data DIR beside an embedded server ($QIM_DATA, default .qim/data), or --server HOST:PORT --token TOKEN ($QIM_TOKEN)
+
+JSON on standard output: ids are hexadecimal, every u64 is a string. Remarks go to standard error.
+
+exit status:
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """All commands."""
+    found = argparse.ArgumentParser(
+        prog="qim",
+        description=DESCRIPTION,
+        epilog=EPILOG + "\n".join(exit_lines()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    commands = found.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    up.add_parser(commands)
+    token.add_parser(commands)
+    send.add_parser(commands)
+    mailbox.add_parsers(commands)
+    group.add_parser(commands)
+    history.add_parser(commands)
+    chat.add_parser(commands)
+    smoke.add_parser(commands)
+    audit.add_parser(commands)
+    if importlib.util.find_spec("qim.cli.sim") is not None:
+        sim = importlib.import_module("qim.cli.sim")
+        sim.add_parser(commands)
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit status of the command; see exit_codes.py. SystemExit (2) on wrong usage, as argparse has it."""
+    return run_command(parser().parse_args(sys.argv[1:] if argv is None else argv))

@@ -1,0 +1,229 @@
+"""Which server a client command speaks to, as whom, and with which local store."""
+
+import argparse
+import asyncio
+import base64
+import binascii
+import hashlib
+import os
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+import msgspec
+
+from qim.cli.arguments import (
+    TOKEN_VARIABLE,
+    UsageError,
+    default_data,
+    seconds,
+    server,
+    user_id,
+)
+from qim.cli.data_files import running_server, secret_of
+from qim.cli.output import say
+from qim.client import Client, LocalStoreBusy
+from qim.core.contract.frame_fields import DEVICE_ID_BYTES_MAX
+from qim.core.contract.ids import DEFAULT_TENANT_ID, tenant_id_is_valid
+from qim.core.contract.params import DAY_MS
+from qim.core.contract.tokens import AccessToken, sign_token
+
+DEFAULT_DEVICE: Final = "cli"
+DEFAULT_TIMEOUT_SECONDS: Final = 15.0
+OWN_TOKEN_MS: Final = 30 * DAY_MS
+STORE_LOOK_SECONDS: Final = 0.05
+NAME_BYTES_MAX: Final = 200
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """``address``: host:port. ``store``: the device's own file. ``timeout``: seconds for one answer."""
+
+    address: str
+    token: str
+    user_id: int
+    device_id: bytes
+    tenant_id: str
+    store: Path
+    timeout: float
+
+    def __repr__(self) -> str:
+        return f"Target({self.user_id} at {self.address})"  # never the token
+
+
+def add_server_arguments(parser: argparse.ArgumentParser) -> None:
+    """--server, --token, --data, --tenant, --timeout: for every command that speaks to a server."""
+    group = parser.add_argument_group("which server, as whom")
+    group.add_argument(
+        "--data",
+        type=Path,
+        metavar="DIR",
+        help="data directory of an embedded server: signs a token for itself, finds the address "
+        "(default: $QIM_DATA or .qim/data, where neither --server nor --token is given)",
+    )
+    group.add_argument("--server", type=server, metavar="HOST:PORT", help="where to connect")
+    group.add_argument(
+        "--token",
+        metavar="TOKEN",
+        help=f"access token (default: ${TOKEN_VARIABLE}, which other users can't see in a process list)",
+    )
+    group.add_argument("--tenant", default=None, help=f"tenant (default: {DEFAULT_TENANT_ID})")
+    group.add_argument(
+        "--timeout",
+        type=seconds,
+        default=DEFAULT_TIMEOUT_SECONDS,
+        metavar="SECONDS",
+        help=f"how long to wait for an answer (default: {DEFAULT_TIMEOUT_SECONDS:g})",
+    )
+
+
+def add_client_arguments(parser: argparse.ArgumentParser) -> None:
+    """The above and --user, --device: for every command that is one device of one user."""
+    parser.add_argument("--user", type=user_id, metavar="ID", help="who you are")
+    parser.add_argument(
+        "--device",
+        metavar="NAME",
+        help=f"which of the user's devices this is; each has a local store of its own (default: {DEFAULT_DEVICE})",
+    )
+    add_server_arguments(parser)
+
+
+def target_of(args: argparse.Namespace) -> Target:
+    """From the parsed arguments. Raises UsageError, NotRunning."""
+    data, token = data_and_token(args)
+    claims = None if token is None else token_claims(token)
+    if claims is not None:
+        _agree(args, claims)
+    user = args.user or (claims.user_id if claims else None)
+    if user is None:
+        raise UsageError("--user ID is needed: who sends, pulls, asks")
+    device = (args.device or "").encode() or (claims.device_id if claims else None)
+    device = device or DEFAULT_DEVICE.encode()
+    if len(device) > DEVICE_ID_BYTES_MAX:
+        raise UsageError(f"--device has at most {DEVICE_ID_BYTES_MAX} bytes")
+    tenant = tenant_of(args, claims)
+    address = args.server or running_server(_needed(data)).tcp
+    return Target(
+        address=address,
+        token=token or own_token(secret_of(_needed(data)), tenant, user, device),
+        user_id=user,
+        device_id=device,
+        tenant_id=tenant,
+        store=store_path(data, address, tenant, user, device),
+        timeout=args.timeout,
+    )
+
+
+def data_and_token(args: argparse.Namespace) -> tuple[Path | None, str | None]:
+    """What names the server and what says who we are. Raises UsageError where a remote server has no token."""
+    token = args.token or (None if args.data else os.environ.get(TOKEN_VARIABLE)) or None
+    data = args.data
+    if data is None and token is None and args.server is None:
+        data = default_data()
+    if data is None and args.server is None:
+        raise UsageError("--token needs --server HOST:PORT, or --data DIR")
+    if data is None and token is None:
+        raise UsageError(
+            f"--server needs --token TOKEN (or ${TOKEN_VARIABLE}), or --data DIR beside an embedded server"
+        )
+    return data, token
+
+
+def tenant_of(args: argparse.Namespace, claims: AccessToken | None) -> str:
+    """--tenant, the token's, or the default one. Raises UsageError."""
+    tenant: str = args.tenant or (claims.tenant_id if claims else DEFAULT_TENANT_ID)
+    if not tenant_id_is_valid(tenant):
+        raise UsageError("--tenant has 1 to 64 bytes")
+    return tenant
+
+
+def own_token(secret: bytes, tenant: str, user: int, device: bytes | None) -> str:
+    """Beside an embedded server: signed here, for this command."""
+    claims = AccessToken(
+        tenant_id=tenant,
+        user_id=user,
+        device_id=device,
+        expires_at=time.time_ns() // 1_000_000 + OWN_TOKEN_MS,
+    )
+    return sign_token(claims, secret)
+
+
+def token_claims(token: str) -> AccessToken | None:
+    """What a token of ours says, not verified (the server does that); None where it is of another kind."""
+    parts = token.split(".")
+    if len(parts) != 3:
+        return None
+    try:
+        payload = base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))
+        return msgspec.msgpack.decode(payload, type=AccessToken)
+    except (binascii.Error, ValueError, msgspec.DecodeError):
+        return None
+
+
+def store_path(data: Path | None, address: str, tenant: str, user: int, device: bytes) -> Path:
+    """clients/<tenant>-<user>-<device>.db in the data directory; without one under ~/.local/share/qim, a server apart."""
+    if data is not None:
+        folder = data / "clients"
+    else:
+        home = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
+        folder = Path(home).expanduser() / "qim" / "clients" / _file_name(address)
+    name = f"{_file_name(tenant)}-{user}-{_file_name(device)}"
+    if len(name) > NAME_BYTES_MAX:
+        name = hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
+    return folder / f"{name}.db"
+
+
+@asynccontextmanager
+async def connected(target: Target) -> AsyncIterator[Client]:
+    """The client of ``target``, once no other command uses its store. Raises LocalStoreBusy after the time-out."""
+    client = Client(
+        user_id=target.user_id,
+        access_token=target.token,
+        addresses=(target.address,),
+        store_path=target.store,
+        device_id=target.device_id,
+        tenant_id=target.tenant_id,
+    )
+    deadline = time.monotonic() + target.timeout
+    told = False
+    while True:
+        try:
+            await client.__aenter__()
+            break
+        except LocalStoreBusy as busy:
+            if time.monotonic() > deadline:
+                raise
+            if not told:
+                told = True
+                say(f"waiting: {busy}")
+            await asyncio.sleep(STORE_LOOK_SECONDS)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+def _file_name(part: str | bytes) -> str:
+    # '-' separates the parts, so it may not stand inside one
+    return quote(part, safe="").replace("-", "%2D").replace(".", "%2E")
+
+
+def _needed(data: Path | None) -> Path:
+    if data is None:
+        raise UsageError("--server HOST:PORT or --data DIR is needed")
+    return data
+
+
+def _agree(args: argparse.Namespace, claims: AccessToken) -> None:
+    """A token speaks for one user; a command that names another one can only be refused."""
+    if args.user not in (None, claims.user_id):
+        raise UsageError(f"the token is user {claims.user_id}'s, --user says {args.user}")
+    if args.tenant not in (None, claims.tenant_id):
+        raise UsageError(f"the token is of tenant {claims.tenant_id}, --tenant says {args.tenant}")
+    if claims.device_id is not None and args.device not in (
+        None,
+        claims.device_id.decode("utf-8", "replace"),
+    ):
+        raise UsageError("the token is bound to another device than --device says")

@@ -1,0 +1,90 @@
+"""`qim up`: the embedded server in this process."""
+
+import argparse
+from pathlib import Path
+
+from qim.cli.arguments import address, count, default_data
+from qim.cli.command import Subparsers, add_command
+
+EXAMPLES = """\
+  qim up
+  qim up --data ./data --tcp 127.0.0.1:7000 --metrics 127.0.0.1:9100
+  qim up --tcp 127.0.0.1:0 --metrics 127.0.0.1:0    # free ports, told in the ready line
+"""
+MORE = """
+Runs all machines in one process over a private Valkey and a SQLite log; prints one JSON line when it serves:
+{"ready": true, "tcp": "127.0.0.1:7000", "metrics": "127.0.0.1:9100", "pid": 4711}
+Logs go to standard error. SIGTERM or Ctrl-C drains and ends it; a kill -9 loses nothing that was acknowledged.
+A second one on the same data directory is refused and names the pid that holds it."""
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Register the command."""
+    parser = add_command(
+        subparsers,
+        "up",
+        _run,
+        summary="run a whole Q-IM in this process",
+        examples=EXAMPLES,
+        more=MORE,
+    )
+    parser.add_argument(
+        "--data", type=Path, metavar="DIR", help="data directory (default: $QIM_DATA or .qim/data)"
+    )
+    parser.add_argument(
+        "--tcp",
+        type=address,
+        metavar="HOST:PORT",
+        help="where clients connect (default: 127.0.0.1:7000)",
+    )
+    parser.add_argument(
+        "--metrics",
+        type=address,
+        metavar="HOST:PORT",
+        help="/metrics /healthz /readyz /livez (default: 127.0.0.1:9100)",
+    )
+    parser.add_argument(
+        "--fsync",
+        choices=("everysec", "always"),
+        help="the private store's appendfsync (default: everysec; the logs are always synced)",
+    )
+    parser.add_argument(
+        "--log", type=Path, metavar="FILE", help="append the log here (default: standard error)"
+    )
+    parser.add_argument(
+        "--log-format", choices=("json", "text"), help="how log lines look (default: json)"
+    )
+    parser.add_argument(
+        "--no-stages", action="store_true", help="don't log each stage of each message"
+    )
+    parser.add_argument(
+        "--shards", type=count, metavar="N", help="mailbox shards, fixed at the first start"
+    )
+    parser.add_argument(
+        "--partitions", type=count, metavar="N", help="outbox partitions, fixed at the first start"
+    )
+
+
+def _run(args: argparse.Namespace) -> int:
+    from qim.core.contract.params import ParametersInvalid
+    from qim.services.config import UpConfig
+    from qim.services.up import refusal, run_up
+
+    told = {
+        "tcp": args.tcp,
+        "metrics": args.metrics,
+        "fsync": args.fsync,
+        "log_path": args.log,
+        "shard_count": args.shards,
+        "outbox_partition_count": args.partitions,
+    }
+    config = UpConfig(
+        data=args.data or default_data(),
+        log_json=args.log_format != "text",
+        stage_logs=not args.no_stages,
+        **{name: value for name, value in told.items() if value is not None},
+    )
+    try:
+        return run_up(config)
+    except (OSError, ParametersInvalid) as error:
+        return refusal(error)
