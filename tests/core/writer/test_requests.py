@@ -250,7 +250,8 @@ def test_the_queue_is_bounded_by_count_and_by_bytes() -> None:
     assert refused.code == ErrorCode.UNAVAILABLE
     assert refused.retry_after_ms > 0
     scene.settle()
-    assert scene.sent(rids[0]) and scene.sent(rids[1])
+    assert scene.sent(rids[0]).conversation_seq == 1
+    assert scene.sent(rids[1]).conversation_seq == 2
     small = Scene(WriterConfig(**ONE, commit_bytes_max=1000))
     small.send(1, 2, body=b"x" * 800)
     assert small.refused(small.send(1, 2)) is ErrorCode.UNAVAILABLE
