@@ -2,6 +2,7 @@
 
 from itertools import islice
 
+from qim.core.contract.entities import NO_SOURCE
 from qim.core.contract.invariants import Stage as MessageStage
 from qim.core.machine import Ms
 from qim.core.mailbox.lanes import LanePlan
@@ -103,7 +104,9 @@ def _pass(orders: Orders, shard: Shard, record: WindowRecord, finish_queue_max: 
     if dispatch is None:
         return
     source, floor = dispatch.source_partition, dispatch.source_checkpoint
-    if floor > max(shard.floors.get(source, 0), shard.passed.get(source, 0)):
+    if source != NO_SOURCE and floor > max(
+        shard.floors.get(source, 0), shard.passed.get(source, 0)
+    ):
         shard.passed[source] = floor
     if record.duplicate:
         return

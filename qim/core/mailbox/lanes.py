@@ -93,19 +93,21 @@ class Lanes:
 
     def minimum(self) -> int:
         """min W: replay starts behind it."""
-        return min(self.own.values(), default=self.base) if self.own else self.base
+        return min(self.base, *self.own.values()) if self.own else self.base
 
     def plan(
         self, now: Ms, records: Sequence[Chunked], ready: int, rows_max: int
     ) -> LanePlan | None:
         """The next call for ``records`` (dense, from min W + 1), of which those up to ``ready`` may be written."""
-        solo = next((lane for lane in sorted(self._alone) if self._may_go_alone(now, lane)), -1)
+        solo = next(
+            (lane for lane in sorted(self._alone) if self._may_go_alone(now, ready, lane)), -1
+        )
         if solo >= 0 and not self._last_solo:
-            plan = self._solo(records, rows_max, solo)
+            plan = self._solo(records, ready, rows_max, solo)
         else:
             plan = self._together(records, ready, rows_max)
             if plan is None and solo >= 0:
-                plan = self._solo(records, rows_max, solo)
+                plan = self._solo(records, ready, rows_max, solo)
         return plan
 
     def stored(self, plan: LanePlan) -> None:
@@ -128,13 +130,14 @@ class Lanes:
         Answers when to plan again.
         """
         self._last_solo = plan.solo >= 0
-        again = now
         for pick in plan.picks:
-            alone = self._alone.setdefault(pick.lane, Alone(due=now))
-            if pick.lane == plan.solo:
-                alone.attempts += 1
-                again = alone.due = now + back_off(alone.attempts, first_ms, most_ms)
-        return again
+            self._alone.setdefault(pick.lane, Alone(due=now))
+        if plan.solo < 0:
+            return now
+        alone = self._alone[plan.solo]
+        alone.attempts += 1
+        alone.due = now + back_off(alone.attempts, first_ms, most_ms)
+        return alone.due
 
     def check(self) -> None:
         """No lane's own W equals the base: the store would keep a field for nothing."""
@@ -142,8 +145,9 @@ class Lanes:
 
     # ------------------------------------------------------------ drafts
 
-    def _may_go_alone(self, now: Ms, lane: int) -> bool:
-        return self._alone[lane].due <= now and self.watermark(lane) < self.base
+    def _may_go_alone(self, now: Ms, ready: int, lane: int) -> bool:
+        alone = self._alone[lane]
+        return alone.due <= now and self.watermark(lane) < min(self.base, ready)
 
     def _together(self, records: Sequence[Chunked], ready: int, rows_max: int) -> LanePlan | None:
         """The base over as many records as fit, the lanes behind it with the room reserved for them."""
@@ -154,7 +158,7 @@ class Lanes:
         room.left += reserve
         for _, lane in behind:
             held = lane in self._alone
-            tos[lane] = self._lane(records, lane, target, None if held else room)
+            tos[lane] = self._lane(records, lane, min(target, ready), None if held else room)
         return self._sealed(tos, target, room, -1)
 
     def _base_group(
@@ -188,7 +192,10 @@ class Lanes:
     def _lane(
         self, records: Sequence[Chunked], lane: int, target: int, room: "_Room | None"
     ) -> int:
-        """Where a lane behind gets to: over what doesn't touch it at once, over its chunks as ``room`` allows."""
+        """Where a lane behind gets to: over what doesn't touch it at once, over its chunks as ``room`` allows.
+
+        After a replay the base may stand beyond what is ready: what isn't in the window yet may touch the lane.
+        """
         watermark = self.watermark(lane)
         for index, record in enumerate(records):
             if record.seq <= watermark or lane not in record.counts:
@@ -197,13 +204,15 @@ class Lanes:
                 break
             if room is None or not room.take(self, index, record, lane):
                 return record.seq - 1
-        return target
+        return max(watermark, target)
 
-    def _solo(self, records: Sequence[Chunked], rows_max: int, solo: int) -> LanePlan | None:
+    def _solo(
+        self, records: Sequence[Chunked], ready: int, rows_max: int, solo: int
+    ) -> LanePlan | None:
         """Only the rows of one lane, up to the base; everything else stays where it is."""
         room = _Room(rows_max)
         tos = dict(self.own)
-        tos[solo] = self._lane(records, solo, self.base, room)
+        tos[solo] = self._lane(records, solo, min(self.base, ready), room)
         return self._sealed(tos, self.base, room, solo)
 
     def _sealed(

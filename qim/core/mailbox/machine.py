@@ -11,24 +11,18 @@ makes cursors), and holds no body beyond its cache.
 """
 
 from collections.abc import Sequence
-from typing import assert_never
 
-from qim.core.audience import named_version
 from qim.core.contract import routing
-from qim.core.contract.entities import NO_SOURCE
 from qim.core.contract.rpc import AskPull, AskSync, AskWatermark
 from qim.core.machine import Choose, Ms
 from qim.core.mailbox import opening
-from qim.core.mailbox.appending import append, finish, on_finished, on_refused, on_stored
-from qim.core.mailbox.bodies import BodyCache, body_of_dispatch
-from qim.core.mailbox.materialise import admit, claim, fill, on_claimed
+from qim.core.mailbox.bodies import BodyCache
+from qim.core.mailbox.flow import Clock, Flow
 from qim.core.mailbox.orders import Orders, Pending, What
 from qim.core.mailbox.pull import Pulls
-from qim.core.mailbox.push import Hint, Pushes
-from qim.core.mailbox.shard import Shard, Stage, WindowRecord
-from qim.core.mailbox.trim import on_floor_raised, on_trimmed, raise_floor, trim
+from qim.core.mailbox.push import Pushes
+from qim.core.mailbox.shard import Shard, Stage
 from qim.core.mailbox.vocabulary import (
-    VERSION_UNKNOWN,
     MailboxCompletion,
     MailboxConfig,
     MailboxEffect,
@@ -36,32 +30,13 @@ from qim.core.mailbox.vocabulary import (
 )
 from qim.core.ports.completion import Failed, Fenced, StoreReset, StoreRole, Unknown
 from qim.core.ports.local import DrainRequested, FreshEpochWanted, LeaseGone, LeaseHeld, Started
-from qim.core.ports.log import EndsRead, Fetched, OutOfRange
 from qim.core.ports.network import Received
 from qim.core.ports.observe import Count, Gauge, Violation
 from qim.core.ports.registry import Resource, Role
-from qim.core.ports.store_mailbox import (
-    AppendEntries,
-    Claimed,
-    DispatchesFinished,
-    EntriesAppended,
-    FinishDispatches,
-    FloorRaised,
-    MailboxesRead,
-    MailboxOpened,
-    MailboxTrimmed,
-    PresenceRead,
-    RaiseFloor,
-    TrimMailbox,
-    Trimmed,
-)
+from qim.core.ports.store_mailbox import MailboxesRead, PresenceRead, Trimmed
 from qim.core.ports.store_message import BodiesRead, ReadVersions, VersionsRead
-from qim.core.timers import Timers, back_off
+from qim.core.timers import Timers
 from qim.core.version_shelf import VersionShelf
-
-FLOOR_DUE = "floor due"
-TRIM_DUE = "trim due"
-LANE_DUE = "lane due"
 
 
 class MailboxNode:
@@ -69,7 +44,6 @@ class MailboxNode:
 
     def __init__(self, config: MailboxConfig, *, choose: Choose) -> None:
         self._config = config
-        self._choose = choose
         self._orders = Orders()
         self._shards: dict[int, Shard] = {}
         self._timers = Timers()
@@ -87,6 +61,15 @@ class MailboxNode:
             retry_first_ms=config.retry_first_ms,
             retry_most_ms=config.retry_most_ms,
         )
+        self._flow = Flow(
+            config,
+            self._orders,
+            self._timers,
+            self._shelf,
+            self._cache,
+            self._pushes,
+            choose,
+        )
 
     # ------------------------------------------------------------ the shape
 
@@ -95,9 +78,9 @@ class MailboxNode:
         for event in events:
             self._take(now, event)
         for number, what in self._timers.due(now):
-            self._on_due(now, number, what)
+            self._flow.on_due(self._clock(now), self._shards[number], what)
         for number in list(self._shards):
-            self._pump(now, self._shards[number])
+            self._flow.pump(now, self._shards[number], draining=self._draining)
         names = self._shelf.next_names(now)
         if names:
             self._orders.give(ReadVersions(op=self._orders.op(What.VERSIONS), names=names))
@@ -187,7 +170,7 @@ class MailboxNode:
             case PresenceRead():
                 self._pushes.on_presence(event)
             case VersionsRead():
-                self._on_versions(now, event)
+                self._flow.on_versions(now, event)
             case _ if pending.what is What.READ:
                 self._pulls.on_read_failed(op)
             case _ if pending.what is What.BODIES:
@@ -201,57 +184,20 @@ class MailboxNode:
     def _on_shard_answer(self, now: Ms, shard: Shard, what: What, event: MailboxCompletion) -> None:
         match event:
             case Failed():
-                self._on_shard_failed(now, shard, what, event)
-                return
+                self._flow.on_failed(now, shard, what, event)
             case Unknown():
-                shard.unsettled[what] = True
-                self._put_off(now, shard, what)
-                return
+                self._flow.on_unknown(now, shard, what)
             case Fenced():
                 self._want_fresh_epoch(shard, event.epoch)
-                return
-            case StoreReset():
+            case StoreReset() | Trimmed():
+                # Trim never passes min W: if it did, another owner trimmed and this one is a thing of the past.
                 self._want_fresh_epoch(shard, 0)
-                return
-            case Trimmed():
-                # Trim never passes min W: another owner trimmed, so this one is a thing of the past.
-                self._want_fresh_epoch(shard, 0)
-                return
-            case _:
-                pass
-        request = shard.requests.pop(what)
-        shard.attempts.pop(what, None)
-        shard.unsettled.pop(what, None)
-        stop: Violation | None = None
-        match event:
-            case EntriesAppended():
-                assert isinstance(request, AppendEntries)
-                self._on_entries(shard, request)
-            case Claimed():
-                on_claimed(self._orders, shard, event)
-            case Fetched() | OutOfRange():
-                stop = self._on_fetch_answer(now, shard, event)
-            case DispatchesFinished():
-                assert isinstance(request, FinishDispatches)
-                on_finished(self._orders, shard, request, event)
-            case FloorRaised():
-                assert isinstance(request, RaiseFloor)
-                if on_floor_raised(shard, request, event):
-                    raise_floor(self._orders, shard, self._config)
-            case MailboxTrimmed():
-                assert isinstance(request, TrimMailbox)
-                on_trimmed(shard, request, event)
-                trim(self._orders, shard, self._config, self._wall(now))
-            case EndsRead():
-                stop = self._on_ends(now, shard, event)
-            case MailboxOpened():
-                stop = opening.on_opened(self._orders, shard, event)
             case MailboxesRead() | BodiesRead() | PresenceRead() | VersionsRead():
                 raise AssertionError(f"{type(event).__name__} answers no op of a shard")
             case _:
-                assert_never(event)
-        if stop is not None:
-            self._stop(shard, stop)
+                stop = self._flow.on_answer(self._clock(now), shard, what, event)
+                if stop is not None:
+                    self._stop(shard, stop)
 
     # ------------------------------------------------------------ leases
 
@@ -297,141 +243,13 @@ class MailboxNode:
         shard.stage = Stage.STOPPED
         self._orders.give(violation)
 
-    # ------------------------------------------------------------ opening, fetching
-
-    def _on_ends(self, now: Ms, shard: Shard, event: EndsRead) -> Violation | None:
-        if shard.stage is Stage.READING_START:
-            opening.open_mailbox(
-                self._orders, shard, event.start, self._choose, self._config.shard_epoch
-            )
-            return None
-        stop = opening.on_ends_read(self._orders, shard, event)
-        self._if_running(now, shard)
-        return stop
-
-    def _if_running(self, now: Ms, shard: Shard) -> None:
-        if shard.running():
-            self._timers.set((shard.number, FLOOR_DUE), now + self._config.floor_ms)
-            self._timers.set((shard.number, TRIM_DUE), now + self._config.trim_ms)
-
-    def _on_fetch_answer(
-        self, now: Ms, shard: Shard, event: Fetched | OutOfRange
-    ) -> Violation | None:
-        if shard.stage is Stage.CHECKING:
-            stop = opening.on_predecessor(self._orders, shard, event)
-            self._if_running(now, shard)
-            return stop
-        stop = opening.on_running_fetch_strange(shard, event)
-        if stop is not None or isinstance(event, OutOfRange):
-            return stop
-        shard.end_offset = max(shard.end_offset, event.end)
-        for stored in event.records:
-            record = admit(self._orders, shard, stored, self._config.mailbox_day_ms)
-            if record is None:
-                break
-            self._want_version(now, shard, record)
-        return None
-
-    def _fetch_if_room(self, shard: Shard) -> None:
-        config = self._config
-        room = config.window_records_max - len(shard.window)
-        bytes_room = config.window_bytes_max - shard.bytes
-        if What.FETCH in shard.requests or shard.halted or self._draining:
-            return
-        if room > 0 and bytes_room > 0:
-            opening.fetch(
-                self._orders,
-                shard,
-                shard.next_offset,
-                limit=min(room, config.fetch_records_max),
-                bytes_max=min(bytes_room, config.fetch_bytes_max),
-                wait_ms=config.fetch_wait_ms,
-            )
-
-    # ------------------------------------------------------------ versions
-
-    def _want_version(self, now: Ms, shard: Shard, record: WindowRecord) -> None:
-        dispatch = record.dispatch
-        named = named_version(dispatch) if dispatch is not None else None
-        if dispatch is None or named is None or self._shelf.find(named) is not None:
-            return
-        writer = routing.writer_shard(dispatch.conversation_id, self._config.outbox_partition_count)
-        source = dispatch.source_partition
-        offset = dispatch.source_offset if source == writer and source != NO_SOURCE else -1
-        self._shelf.want(now, named, writer_shard=writer, waiter=shard.number, offset=offset)
-
-    def _on_versions(self, now: Ms, event: VersionsRead) -> None:
-        shelf = self._shelf.answered(now, event)
-        if shelf.not_yet:
-            count = Count(name="version_not_yet", value=shelf.not_yet, label="mailbox")
-            self._orders.give(count)
-        for conversation_id, version, digest in shelf.unknown:
-            name = f"{conversation_id.hex()} V{version} {digest.hex()}"
-            self._orders.give(Violation(check=VERSION_UNKNOWN, detail=f"mailbox waits for {name}"))
-
-    # ------------------------------------------------------------ materialising
-
-    def _pump(self, now: Ms, shard: Shard) -> None:
-        if not shard.running():
-            return
-        config = self._config
-        claim(self._orders, shard, config.claims_max)
-        while shard.unready and self._materialise(now, shard, shard.unready[0]):
-            shard.ready = shard.unready.popleft().seq
-        append(self._orders, shard, now, config.rows_max)
-        finish(self._orders, shard, config.finish_items_max)
-        self._fetch_if_room(shard)
-
-    def _materialise(self, now: Ms, shard: Shard, record: WindowRecord) -> bool:
-        """Make the head record's rows; False where its version is awaited, and all behind it wait too."""
-        dispatch = record.dispatch
-        if dispatch is None or record.duplicate:
-            return True
-        named = named_version(dispatch)
-        audience = self._shelf.find(named) if named is not None else None
-        if named is not None and audience is None:
-            self._want_version(now, shard, record)
-            return False
-        fill(shard, record, audience, self._config.shard_count)
-        if dispatch.inline_body is not None:
-            self._cache.keep(dispatch.message_id, body_of_dispatch(dispatch))
-        return True
-
-    def _on_entries(self, shard: Shard, request: AppendEntries) -> None:
-        for record, users in on_stored(self._orders, shard, request, self._config.finish_queue_max):
-            assert record.dispatch is not None
-            hint = Hint(shard=shard.number, seq=record.seq, dispatch=record.dispatch, users=users)
-            self._pushes.add(hint)
-
-    # ------------------------------------------------------------ waiting
-
-    def _on_shard_failed(self, now: Ms, shard: Shard, what: What, event: Failed) -> None:
-        """Surely not applied: repeated with back-off, except a call refused for its rows, which is planned anew."""
-        again = on_refused(shard, now, event.why, self._config) if what is What.APPEND else None
-        if again is None:
-            self._put_off(now, shard, what)
-        elif again > now:
-            self._timers.set((shard.number, LANE_DUE), again)
-
-    def _put_off(self, now: Ms, shard: Shard, what: What) -> None:
-        config = self._config
-        attempts = shard.attempts[what] = shard.attempts.get(what, 0) + 1
-        delay = back_off(attempts, config.retry_first_ms, config.retry_most_ms)
-        self._timers.set((shard.number, what.name), now + delay)
-
-    def _on_due(self, now: Ms, number: int, what: str) -> None:
-        shard = self._shards[number]
-        if what == FLOOR_DUE:
-            raise_floor(self._orders, shard, self._config)
-            self._timers.set((number, FLOOR_DUE), now + self._config.floor_ms)
-        elif what == TRIM_DUE:
-            trim(self._orders, shard, self._config, self._wall(now))
-            self._timers.set((number, TRIM_DUE), now + self._config.trim_ms)
-        elif what != LANE_DUE:
-            self._orders.repeat(What[what], shard)
+    # ------------------------------------------------------------ books
 
     def _wall(self, now: Ms) -> int:
         return now + self._wall_ahead
+
+    def _clock(self, now: Ms) -> Clock:
+        return Clock(now=now, wall=self._wall(now))
 
     def _gauge(self, now: Ms) -> None:
         if self._gauged_at is not None and now - self._gauged_at < self._config.gauge_ms:

@@ -76,22 +76,19 @@ class MailboxConfig(Struct, frozen=True, kw_only=True):
     gauge_ms: Ms = 1_000
 
 
-MailboxCompletion = (
+ShardReply = (
     EntriesAppended
     | Claimed
     | Fetched
     | DispatchesFinished
-    | MailboxesRead
-    | BodiesRead
-    | PresenceRead
-    | VersionsRead
     | MailboxOpened
     | EndsRead
     | FloorRaised
     | MailboxTrimmed
-    | Trimmed
     | OutOfRange
-    | Completion
+)
+MailboxCompletion = (
+    ShardReply | MailboxesRead | BodiesRead | PresenceRead | VersionsRead | Trimmed | Completion
 )
 MailboxEvent = Started | LeaseHeld | LeaseGone | DrainRequested | Received | MailboxCompletion
 ShardRequest = (

@@ -1,7 +1,7 @@
 """A mailbox store of dictionaries with the semantics of the scripts, for one shard: what MailboxNode is tested against."""
 
 from qim.core.contract import routing
-from qim.core.contract.entities import PresenceEntry
+from qim.core.contract.entities import NO_SOURCE, PresenceEntry
 from qim.core.ports.completion import Fenced, StoreReset, StoreRole
 from qim.core.ports.store_mailbox import (
     AppendEntries,
@@ -137,7 +137,8 @@ class MailboxStoreModel:
         offsets: list[int] = []
         digests: list[bytes] = []
         for claim in request.claims:
-            if claim.source_offset < self.floors.get(claim.source_partition, 0):
+            sourced = claim.source_partition != NO_SOURCE
+            if sourced and claim.source_offset < self.floors.get(claim.source_partition, 0):
                 offsets.append(-1)
                 digests.append(b"")
                 continue
@@ -159,6 +160,7 @@ class MailboxStoreModel:
 
     def _floor(self, request: RaiseFloor) -> Reply:
         source = request.source_partition
+        assert source != NO_SOURCE, "a redriven dispatch raises no floor"
         floor = self.floors[source] = max(self.floors.get(source, 0), request.floor)
         below = [
             name for name, (_, p, offset) in self.claims.items() if p == source and offset < floor
