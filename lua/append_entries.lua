@@ -15,8 +15,10 @@ local refused = foreign() or refusal(held[1], ARGV[2])
 if refused then return refused end
 local from, to, trim = ARGV[3], ARGV[4], held[3]
 if held[2] == to and from ~= to then return {'K'} end
-if trim and not below(trim, sub(to, 1, 8)) then return {'T', trim} end
-if held[2] ~= from then return {'F', '\0\0\0\0\0\0\0\0'} end
+if held[2] ~= from then
+  if trim and not below(trim, sub(to, 1, 8)) then return {'T', trim} end
+  return {'F', '\0\0\0\0\0\0\0\0'}
+end
 
 local argument = 8 + tonumber(ARGV[7])
 local days = held[4] or ''

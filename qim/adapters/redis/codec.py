@@ -13,7 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from qim.adapters.redis import codec_mailbox as mailbox
+from qim.adapters.redis import codec_membership as membership
 from qim.adapters.redis import codec_message as message
+from qim.adapters.redis import codec_presence as presence
 from qim.adapters.redis import codec_source as source
 from qim.adapters.redis.layout import (
     ARGUMENTS_MAX,
@@ -34,13 +36,16 @@ _CODECS: Final[dict[type, tuple[Encode, Decode]]] = {
     message_port.OpenShard: (message.encode_open_shard, message.decode_open_shard),
     message_port.ApplyOutbox: (source.encode_apply, source.decode_apply),
     message_port.ReserveAndRecord: (message.encode_reserve, message.decode_reserve),
-    message_port.MembershipChange: (message.encode_change, message.decode_reserve),
+    message_port.MembershipChange: (membership.encode_change, message.decode_reserve),
     message_port.LookupCommits: (message.encode_lookup, message.decode_lookup),
     message_port.MarkCommitted: (message.encode_mark, message.decode_mark),
     message_port.MarkRefused: (message.encode_refuse, message.decode_refuse),
     message_port.ReadPending: (source.encode_pending, source.decode_pending),
-    message_port.ReadMembership: (message.encode_read_membership, message.decode_read_membership),
-    message_port.ReadVersions: (message.encode_read_versions, message.decode_read_versions),
+    message_port.ReadMembership: (
+        membership.encode_read_membership,
+        membership.decode_read_membership,
+    ),
+    message_port.ReadVersions: (membership.encode_read_versions, membership.decode_read_versions),
     message_port.ReadHistory: (source.encode_history, source.decode_history),
     message_port.ReadBodies: (source.encode_bodies, source.decode_bodies),
     message_port.WriteHeads: (message.encode_heads, message.decode_heads),
@@ -56,10 +61,10 @@ _CODECS: Final[dict[type, tuple[Encode, Decode]]] = {
     mailbox_port.RaiseFloor: (mailbox.encode_floor, mailbox.decode_floor),
     mailbox_port.ReadMailboxes: (mailbox.encode_read, mailbox.decode_read),
     mailbox_port.TrimMailbox: (mailbox.encode_trim, mailbox.decode_trim),
-    mailbox_port.EnterPresence: (mailbox.encode_enter, mailbox.decode_enter),
-    mailbox_port.RefreshPresence: (mailbox.encode_refresh, mailbox.decode_refresh),
-    mailbox_port.LeavePresence: (mailbox.encode_leave, mailbox.decode_leave),
-    mailbox_port.ReadPresence: (mailbox.encode_presence, mailbox.decode_presence),
+    mailbox_port.EnterPresence: (presence.encode_enter, presence.decode_enter),
+    mailbox_port.RefreshPresence: (presence.encode_refresh, presence.decode_refresh),
+    mailbox_port.LeavePresence: (presence.encode_leave, presence.decode_leave),
+    mailbox_port.ReadPresence: (presence.encode_presence, presence.decode_presence),
     mailbox_port.ReadShardState: (mailbox.encode_shard_state, mailbox.decode_shard_state),
 }
 
@@ -104,7 +109,7 @@ def _refusal(request: StoreRequest, raw: Sequence[Any]) -> StoreReply | Completi
         case b"T" if isinstance(request, mailbox_port.AppendEntries):
             return mailbox.trimmed(request, raw)
         case b"N" if isinstance(request, mailbox_port.EnterPresence):
-            return mailbox.refused(request)
+            return presence.refused(request)
     raise MalformedReply(f"{type(request).__name__}: {raw[:2]!r}")
 
 

@@ -5,7 +5,8 @@ from typing import Any, Final
 
 import msgspec
 
-from qim.adapters.redis.codec_message import change_args, cutoff_of, users_of
+from qim.adapters.redis.codec_membership import change_args
+from qim.adapters.redis.codec_message import cutoff_of, users_of
 from qim.adapters.redis.layout import (
     FACT,
     INCARNATION_KEY,

@@ -1,0 +1,83 @@
+"""The simulator's store and a real one, given the same requests, give the same replies and hold the same keyspace.
+
+This is what makes a simulated run evidence about the real store (docs: architecture, "One meaning for the store").
+"""
+
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+
+from qim.core.ports import store_mailbox as mailbox
+from qim.core.ports import store_message as message
+from tests.adapters.store.conftest import Stores
+from tests.adapters.store.requests import MARKER
+from tests.adapters.store.samples import KINDS as ALL_KINDS
+from tests.adapters.store.sequences import KINDS, MAILBOX_KINDS, WRITER_KINDS, requests_of
+from tests.adapters.store.servers import Store, ask
+
+DUMP_EVERY = 8
+
+
+class TwoStores(RuleBasedStateMachine):
+    """Every request goes to both; a difference is a failure."""
+
+    def __init__(self, simulated: Store, real: Store) -> None:
+        super().__init__()
+        self.stores = (simulated, real)
+        self.asked = 0
+        for store in self.stores:
+            store.flush()
+
+    def both(self, request: Any) -> None:
+        simulated, real = [ask(store, request) for store in self.stores]
+        assert simulated == real, request
+        self.asked += 1
+        if self.asked % DUMP_EVERY == 0:
+            self.same_keyspace()
+
+    def same_keyspace(self) -> None:
+        simulated, real = [store.dump() for store in self.stores]
+        assert simulated == real
+
+    @initialize(unopened=st.integers(0, 9))
+    def open(self, unopened: int) -> None:
+        if unopened == 0:
+            return
+        for shard in (0, 1):
+            for request in (
+                message.OpenShard(op=1, shard=shard, epoch=2, fresh_key=MARKER),
+                message.OpenSource(op=1, partition=shard, epoch=2, fresh_key=MARKER),
+                mailbox.OpenMailbox(op=1, shard=shard, epoch=2, fresh_key=MARKER, initial=1 << 53),
+            ):
+                self.both(request)
+
+    @rule(request=st.sampled_from(KINDS).flatmap(requests_of))
+    def any_request(self, request: Any) -> None:
+        self.both(request)
+
+    @rule(request=st.sampled_from(WRITER_KINDS).flatmap(requests_of))
+    def writer_request(self, request: Any) -> None:
+        self.both(request)
+
+    @rule(request=st.sampled_from(MAILBOX_KINDS).flatmap(requests_of))
+    def mailbox_request(self, request: Any) -> None:
+        self.both(request)
+
+    def teardown(self) -> None:
+        self.same_keyspace()
+
+
+@pytest.mark.parametrize("server", ["valkey", "redis", "locale"])
+def test_equal_replies_and_equal_keyspaces(stores: Stores, server: str) -> None:
+    simulated, real = stores.get("simulator"), stores.get(server)
+    run_state_machine_as_test(
+        lambda: TwoStores(simulated, real),
+        settings=settings(max_examples=60, stateful_step_count=40, deadline=None),
+    )
+
+
+def test_every_request_takes_part() -> None:
+    assert set(KINDS) == set(ALL_KINDS)
