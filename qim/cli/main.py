@@ -5,9 +5,11 @@ import importlib.util
 import sys
 from collections.abc import Sequence
 
-from qim.cli import audit, chat, group, history, mailbox, send, smoke, token, up
+from qim.cli import audit, group, history, mailbox, send, token, up
+from qim.cli.chat import add_parser as add_chat_parser
 from qim.cli.command import run_command
 from qim.cli.exit_codes import exit_lines
+from qim.cli.smoke import add_parser as add_smoke_parser
 
 DESCRIPTION = """\
 Q-IM: an instant-messaging backend. `qim up` runs a whole one in this process; the other commands speak to it, or to
@@ -45,8 +47,8 @@ def parser() -> argparse.ArgumentParser:
     mailbox.add_parsers(commands)
     group.add_parser(commands)
     history.add_parser(commands)
-    chat.add_parser(commands)
-    smoke.add_parser(commands)
+    add_chat_parser(commands)
+    add_smoke_parser(commands)
     audit.add_parser(commands)
     if importlib.util.find_spec("qim.cli.sim") is not None:
         sim = importlib.import_module("qim.cli.sim")

@@ -72,7 +72,7 @@ def message_as_json(message: LocalMessage, user: int) -> dict[str, Any]:
         "trace_id": f"{message.trace_id:016x}",
     }
     if message.peer_user_id:
-        told["peer_user_id"] = str(message.peer_user_id)
+        told["peer_user_id"] = str(other_user(message, user))
     if message.client_message_id is not None:
         told["client_message_id"] = message.client_message_id.hex()
     if message.tombstone:
@@ -104,7 +104,7 @@ def message_text(message: LocalMessage) -> str | None:
 def message_line(message: LocalMessage, user: int) -> str:
     """A message for people: time, where, who, what."""
     who = "you" if message.sender_id == user else str(message.sender_id)
-    where = conversation_label(message)
+    where = conversation_label(message, user)
     return f"{clock(message.sent_at)}  {where}  {who}: {shown_body(message)}"
 
 
@@ -147,11 +147,17 @@ def _membership_text(delta: MembershipDelta) -> str:
     return f"({told[MembershipOp(delta.op)]}; {delta.count} members)"
 
 
-def conversation_label(message: LocalMessage) -> str:
+def other_user(message: LocalMessage, user: int) -> int:
+    """The other side of a single chat as ``user`` sees it, 0 where it isn't told (groups, pages of history)."""
+    if not message.peer_user_id:
+        return 0
+    return message.peer_user_id if message.sender_id == user else message.sender_id
+
+
+def conversation_label(message: LocalMessage, user: int) -> str:
     """A short name of the conversation."""
-    if message.peer_user_id:
-        return f"@{message.peer_user_id}"
-    return f"#{message.conversation_id.hex()[:SHORT_ID_DIGITS]}"
+    other = other_user(message, user)
+    return f"@{other}" if other else f"#{message.conversation_id.hex()[:SHORT_ID_DIGITS]}"
 
 
 def group_as_json(result: GroupResult) -> dict[str, Any]:

@@ -14,17 +14,19 @@ from rich.text import Text
 
 from qim.cli.arguments import id16, user_id, user_ids
 from qim.cli.chat.screen import Screen
-from qim.cli.output import clock, conversation_label, printable, shown_body
+from qim.cli.output import clock, conversation_label, other_user, printable, shown_body
 from qim.client import Client, NotConnected, SendFailed, SendStatus, Sent
 from qim.client.results import state_text
 from qim.core.client.vocabulary import ClientState
 from qim.core.contract.ids import single_conversation_id
+from qim.core.contract.params import DEFAULT
 from qim.core.ports.local_store import LocalMessage
 
 UNSETTLED_MAX: Final = 200
 SEEN_MAX: Final = 1_000
 SETTLE_SECONDS: Final = 24 * 3600.0
 LEAVE_SECONDS: Final = 5.0
+ONLINE_SECONDS: Final = 10.0
 HISTORY_DEFAULT: Final = 20
 HELP: Final = """\
 /to USER            write to this user
@@ -107,7 +109,7 @@ class Session:
             if not message.peer_user_id:
                 self._groups[message.conversation_id] = None
             if self._room is None and message.sender_id != self._user:
-                self._enter(_room_of(message))
+                self._enter(self._room_of(message))
             self._screen.log(self._line(message))
 
     async def _watch(self) -> None:
@@ -222,13 +224,17 @@ class Session:
         self._remark("left")
 
     async def _members(self, rest: str) -> None:
-        told = await self._client.members(self._here())
+        here = self._here()
+        await self._client.online(ONLINE_SECONDS)
+        told = await self._client.members(here)
         users = ", ".join(map(str, sorted(told.added)))
         self._remark(f"{printable(told.name)} version {told.version}: {users}")
 
     async def _history(self, rest: str) -> None:
         limit = int(rest) if rest.isdigit() else HISTORY_DEFAULT
-        page = await self._client.history(self._here(), limit=max(1, min(limit, 500)))
+        here = self._here()
+        await self._client.online(ONLINE_SECONDS)
+        page = await self._client.history(here, limit=max(1, min(limit, DEFAULT.page_max)))
         for message in page.messages:
             self._screen.log(self._line(message))
         self._remark("older ones: /history N" if page.has_more else "that is all")
@@ -244,6 +250,10 @@ class Session:
             raise ValueError("where? /to USER or /group ID first")
         return self._room.conversation_id
 
+    def _room_of(self, message: LocalMessage) -> Room:
+        peer = other_user(message, self._user)
+        return Room(conversation_id=message.conversation_id, peer=peer)
+
     def _enter(self, room: Room) -> None:
         self._room = room
         self._remark(f"you write to {room.label}")
@@ -253,7 +263,7 @@ class Session:
         here = self._room is not None and message.conversation_id == self._room.conversation_id
         own = message.sender_id == self._user
         who = "you" if own else str(message.sender_id)
-        where = "" if here else f" {conversation_label(message)}"
+        where = "" if here else f" {conversation_label(message, self._user)}"
         return Text.assemble(
             (clock(message.sent_at), "dim"),
             "  ",
@@ -273,7 +283,3 @@ class Session:
         online = self._client.state.state == ClientState.ONLINE
         label = self._room.label if self._room else "nobody"
         self._screen.below(lines, f"{'●' if online else '○'} {label} › ")
-
-
-def _room_of(message: LocalMessage) -> Room:
-    return Room(conversation_id=message.conversation_id, peer=message.peer_user_id)
