@@ -5,7 +5,7 @@ import hashlib
 import os
 import random
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -303,12 +303,12 @@ def test_a_server_killed_under_load_answers_reply_lost_and_the_next_run_is_notic
 Talk = Callable[[hiredis.Reader, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
-async def served(path: Path, talk: Talk) -> asyncio.Server:
+async def served(path: Path, talk: Talk, run_ids: Sequence[bytes] = (b"a" * 40,)) -> asyncio.Server:
     """A stand-in that completes the first exchange and then talks as told."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         commands = hiredis.Reader()
-        info = b"run_id:" + b"a" * 40 + b"\r\n"
+        info = b"run_id:" + run_ids[-1] + b"\r\n"
         await asked(commands, reader)
         await asked(commands, reader)
         writer.write(b"$%d\r\n%b\r\n$-1\r\n" % (len(info), info))
@@ -420,6 +420,34 @@ def test_no_server_is_said_in_time_and_its_coming_is_noticed(
         with pytest.raises(NotConnected):
             await connection.call(b"PING")
 
+    asyncio.run(run())
+
+
+def test_a_callback_that_raises_is_heard_of(tmp_path: Path) -> None:
+    async def hang_up(
+        commands: hiredis.Reader, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        run_ids.append(b"b" * 40)
+
+    def broken(run_id: bytes, incarnation_key: bytes) -> None:
+        raise RuntimeError(run_id.decode())
+
+    async def run() -> None:
+        heard: list[object] = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda loop, context: heard.append(context["exception"]))
+        server = await served(tmp_path / "s", hang_up, run_ids)
+        config = ConnectionConfig(unix_path=str(tmp_path / "s"))
+        connection = RedisConnection(
+            config, scripts=SCRIPTS, hashes=HASHES, on_run_id_changed=broken
+        )
+        connection.open()
+        await until(lambda: bool(heard))
+        assert str(heard[0]) == "b" * 40
+        await connection.close()
+        server.close()
+
+    run_ids = [b"a" * 40]
     asyncio.run(run())
 
 

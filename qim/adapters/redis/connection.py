@@ -103,6 +103,7 @@ class RedisConnection:
         """Begin connecting; returns at once."""
         assert self._keeper is None, "opened already"
         self._keeper = asyncio.get_running_loop().create_task(self._keep_connected())
+        self._keeper.add_done_callback(_say_if_broken)
 
     async def ready(self, timeout_ms: int) -> None:
         """Wait for a connection. Raises NotConnected, with the last failure, after ``timeout_ms``."""
@@ -262,7 +263,10 @@ class RedisConnection:
         info, marker, *loaded = await _accepted(pipeline.send(commands))
         if loaded != [self._hashes[name] for name in self._scripts]:
             raise HandshakeRefused("the server hashes our scripts otherwise than we do")
-        return parse_info(info), marker or b""
+        fields = parse_info(info)
+        if not fields.get("run_id"):
+            raise HandshakeRefused("INFO names no run_id")
+        return fields, marker or b""
 
     def _enter(
         self, pipeline: ReplyPipeline, info: Mapping[str, str], incarnation_key: bytes
@@ -283,6 +287,13 @@ class RedisConnection:
         self.last_failure = why
         if pipeline is not None:
             pipeline.abort(why)
+
+
+def _say_if_broken(keeper: asyncio.Task[None]) -> None:
+    # it only ends by close(): anything else is our own bug (the callback's too) and must not pass in silence
+    if not keeper.cancelled() and (error := keeper.exception()) is not None:
+        context = {"message": "the store connection's keeper broke", "exception": error}
+        keeper.get_loop().call_exception_handler(context)
 
 
 def _pack(*command: bytes | int | str) -> bytes:
