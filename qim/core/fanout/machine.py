@@ -25,7 +25,7 @@ from qim.core.fanout.admitting import admit
 from qim.core.fanout.committing import commit_source, committed
 from qim.core.fanout.dispatching import dispatches
 from qim.core.fanout.orders import Orders, What
-from qim.core.fanout.outlet import Outlet
+from qim.core.fanout.outlet import Outlets
 from qim.core.fanout.partition import Outgoing, Partition, SourceItem, Stage
 from qim.core.fanout.vocabulary import (
     APPEND_REFUSED,
@@ -39,7 +39,7 @@ from qim.core.fanout.vocabulary import (
 from qim.core.machine import Choose, Ms
 from qim.core.ports.completion import Failed, Fenced, StoreReset, StoreRole, Unknown
 from qim.core.ports.local import DrainRequested, FreshEpochWanted, LeaseGone, LeaseHeld, Started
-from qim.core.ports.log import Append, Appended, AppendRefused, EndsRead, Fetched, OutOfRange, Topic
+from qim.core.ports.log import Appended, AppendRefused, EndsRead, Fetched, OutOfRange
 from qim.core.ports.observe import Count, Gauge, StageReached, Violation
 from qim.core.ports.registry import LeaseRead, Resource, Role
 from qim.core.ports.store_message import (
@@ -51,8 +51,6 @@ from qim.core.ports.store_message import (
 from qim.core.timers import Timers, back_off
 from qim.core.version_shelf import VersionShelf
 
-TRACES_MAX = 4
-
 
 class FanoutCoordinator:
     """The machine: LeaseHeld --> a Partition (states in partition.py) --> a checkpoint that never runs ahead."""
@@ -62,10 +60,12 @@ class FanoutCoordinator:
         self._choose = choose
         self._orders = Orders()
         self._partitions: dict[int, Partition] = {}
-        self._outlets: dict[int, Outlet] = {}
+        self._outlets = Outlets(config, self._orders)
         self._timers = Timers()
         self._gauged_at: Ms | None = None
         self._draining = False
+        self._touched: dict[int, None] = {}
+        """Partitions for which something happened in this step: the others have nothing new to order."""
         self._shelf = VersionShelf(
             shard_count=config.shard_count,
             names_max=config.version_names_max,
@@ -78,13 +78,15 @@ class FanoutCoordinator:
 
     def step(self, now: Ms, events: Sequence[FanoutEvent]) -> list[FanoutEffect]:
         """Take facts, then order what they make possible: commits, fetches, appends, reads of versions."""
+        self._touched.clear()
         for event in events:
             self._take(now, event)
         for number, what in self._timers.due(now):
             self._resume(number, What[what])
-        for number in list(self._partitions):
-            self._pump(now, self._partitions[number])
-        self._append()
+        for number in self._touched:
+            if number in self._partitions:
+                self._pump(now, self._partitions[number])
+        self._outlets.append()
         self._read_versions(now)
         self._gauge(now)
         return self._orders.taken()
@@ -96,9 +98,8 @@ class FanoutCoordinator:
 
     def idle(self) -> bool:
         """No record is half dispatched, no checkpoint or append in flight (a parked Fetch doesn't count)."""
-        return not any(p.window_records() for p in self._partitions.values()) and all(
-            outlet.idle() for outlet in self._outlets.values()
-        )
+        windows = any(p.window_records() for p in self._partitions.values())
+        return not windows and self._outlets.idle()
 
     def serving(self) -> int:
         """How many partitions are open and dispatch."""
@@ -106,14 +107,10 @@ class FanoutCoordinator:
 
     def check(self) -> None:
         """Windows are dense and bounded, every missing place is on its way, the shelf's books balance."""
-        on_way: dict[int, int] = {}
-        for outlet in self._outlets.values():
-            for out in (*outlet.batch, *outlet.queue):
-                if out.partition.live:
-                    number = out.partition.number
-                    on_way[number] = on_way.get(number, 0) + 1
+        on_way = self._outlets.count_by_partition()
         for partition in self._partitions.values():
-            partition.check()
+            if partition.number in self._touched:
+                partition.check()
             assert partition.window_records() <= self._config.window_records_max
             missing = sum(item.missing for item in partition.sent)
             assert missing == on_way.get(partition.number, 0), "a dispatch is nowhere"
@@ -147,6 +144,7 @@ class FanoutCoordinator:
         elif pending.what is What.VERSIONS:
             self._on_versions_answer(now, event)
         elif partition is not None and partition.live:
+            self._touched[partition.number] = None
             self._on_partition_answer(now, partition, pending.what, event)
 
     def _on_partition_answer(
@@ -202,8 +200,7 @@ class FanoutCoordinator:
         self._shelf.forget(partition.number)
         for what in (What.OPEN, What.ENDS, What.BARRIER, What.FETCH, What.COMMIT):
             self._timers.clear((partition.number, what.name))
-        for outlet in self._outlets.values():
-            outlet.drop_retired()
+        self._outlets.drop_retired()
 
     def _on_store_reset(self) -> None:
         """The adapter noticed another incarnation by itself: nothing learnt in the old one justifies a request."""
@@ -281,6 +278,7 @@ class FanoutCoordinator:
             self._shelf.failed(now)
             return
         shelf = self._shelf.answered(now, event)
+        self._touched.update(dict.fromkeys(self._partitions))
         if shelf.not_yet:
             count = Count(name="version_not_yet", value=shelf.not_yet, label="fanout")
             self._orders.give(count)
@@ -313,34 +311,13 @@ class FanoutCoordinator:
                 self._want_version(now, partition, item)
                 return False
         for out in dispatches(self._config, partition, item, audience):
-            self._outlets.setdefault(out.shard, Outlet()).queue.append(out)
+            self._outlets.queue(out)
         return True
 
-    def _append(self) -> None:
-        config = self._config
-        for shard in list(self._outlets):
-            outlet = self._outlets[shard]
-            batch = outlet.next_batch(config.append_records_max, config.append_bytes_max)
-            if batch:
-                outlet.in_flight = True
-                self._orders.give(
-                    Append(
-                        op=self._orders.op(What.APPEND, shard=shard),
-                        topic=Topic.DISPATCH,
-                        partition=shard,
-                        epoch=max(out.partition.epoch for out in batch),
-                        records=tuple(out.record for out in batch),
-                        traces=tuple(out.trace_id for out in batch[:TRACES_MAX]),
-                    )
-                )
-            elif outlet.idle():
-                del self._outlets[shard]
-
     def _on_append_answer(self, now: Ms, shard: int, event: FanoutCompletion) -> None:
-        outlet = self._outlets[shard]
-        batch = outlet.settle()
+        batch = self._outlets.settle(shard)
         if isinstance(event, Appended):
-            outlet.attempts = 0
+            self._outlets.stored(shard)
             for out, offset in zip(batch, event.offsets, strict=True):
                 if out.partition.live:
                     self._on_durable(out, offset)
@@ -349,12 +326,12 @@ class FanoutCoordinator:
             refused = batch[event.index]
             detail = f"shard {shard}, source {refused.item.stored.offset}: {event.why}"
             self._stop(refused.partition, APPEND_REFUSED, detail)
-        outlet.attempts += 1
-        outlet.repeat(batch)
-        self._timers.set((shard, What.APPEND.name), now + self._delay(outlet.attempts))
+        attempts = self._outlets.repeat(shard, batch)
+        self._timers.set((shard, What.APPEND.name), now + self._delay(attempts))
 
     def _on_durable(self, out: Outgoing, offset: int) -> None:
         item = out.item
+        self._touched[out.partition.number] = None
         assert item.places is not None and item.places[out.place] is None
         item.places[out.place] = ReceiptShard(shard=out.shard, offset=offset, digest=out.digest)
         item.missing -= 1
@@ -376,9 +353,10 @@ class FanoutCoordinator:
     def _resume(self, number: int, what: What) -> None:
         """A retry's time has come. A fetch while running, and nothing else, is ordered again by the pump itself."""
         if what is What.APPEND:
-            self._outlets[number].put_off = False
+            self._outlets.resume(number)
             return
         partition = self._partitions[number]
+        self._touched[number] = None
         if what is What.OPEN:
             opening.open_source(self._orders, partition, self._choose)
         elif what is What.ENDS or partition.stage is Stage.CHECKING:
@@ -397,7 +375,6 @@ class FanoutCoordinator:
             return
         self._gauged_at = now
         window = sum(p.window_records() for p in self._partitions.values())
-        queued = sum(len(o.queue) + len(o.batch) for o in self._outlets.values())
         self._orders.give(Gauge(name="fanout_window_records", value=window))
-        self._orders.give(Gauge(name="fanout_outlet_records", value=queued))
+        self._orders.give(Gauge(name="fanout_outlet_records", value=self._outlets.count()))
         self._orders.give(Gauge(name="fanout_versions_wanted", value=self._shelf.waiting()))

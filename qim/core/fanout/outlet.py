@@ -6,7 +6,12 @@ downstream (pipeline.md §3.1), but a later record overtaking an unsettled one w
 
 from collections import deque
 
+from qim.core.fanout.orders import Orders, What
 from qim.core.fanout.partition import Outgoing
+from qim.core.fanout.vocabulary import FanoutConfig
+from qim.core.ports.log import Append, Topic
+
+TRACES_MAX = 4
 
 
 class Outlet:
@@ -59,3 +64,81 @@ class Outlet:
                 break
             batch.append(self.queue.popleft())
         return tuple(batch)
+
+
+class Outlets:
+    """The outlets in use, by shard; their number is bounded by the shards, their queues by the partitions' windows."""
+
+    __slots__ = ("_config", "_orders", "_outlets")
+
+    def __init__(self, config: FanoutConfig, orders: Orders) -> None:
+        self._config = config
+        self._orders = orders
+        self._outlets: dict[int, Outlet] = {}
+
+    def queue(self, out: Outgoing) -> None:
+        """One more dispatch for its shard."""
+        self._outlets.setdefault(out.shard, Outlet()).queue.append(out)
+
+    def append(self) -> None:
+        """End of a step: one Append for each shard that has something and nothing in flight."""
+        config = self._config
+        for shard in list(self._outlets):
+            outlet = self._outlets[shard]
+            batch = outlet.next_batch(config.append_records_max, config.append_bytes_max)
+            if batch:
+                outlet.in_flight = True
+                self._orders.give(
+                    Append(
+                        op=self._orders.op(What.APPEND, shard=shard),
+                        topic=Topic.DISPATCH,
+                        partition=shard,
+                        epoch=max(out.partition.epoch for out in batch),
+                        records=tuple(out.record for out in batch),
+                        traces=tuple(out.trace_id for out in batch[:TRACES_MAX]),
+                    )
+                )
+            elif outlet.idle():
+                del self._outlets[shard]
+
+    def settle(self, shard: int) -> tuple[Outgoing, ...]:
+        """The shard's Append is answered: what was in it."""
+        return self._outlets[shard].settle()
+
+    def stored(self, shard: int) -> None:
+        """The Append is durable."""
+        self._outlets[shard].attempts = 0
+
+    def repeat(self, shard: int, batch: tuple[Outgoing, ...]) -> int:
+        """The batch is to be sent again once ``resume`` is called. Answers how often it has failed in a row."""
+        outlet = self._outlets[shard]
+        outlet.attempts += 1
+        outlet.repeat(batch)
+        return outlet.attempts
+
+    def resume(self, shard: int) -> None:
+        """The time to send a batch again has come."""
+        self._outlets[shard].put_off = False
+
+    def drop_retired(self) -> None:
+        """Forget what partitions of the past queued."""
+        for outlet in self._outlets.values():
+            outlet.drop_retired()
+
+    def idle(self) -> bool:
+        """Nothing is on its way to any shard."""
+        return all(outlet.idle() for outlet in self._outlets.values())
+
+    def count(self) -> int:
+        """Dispatches on their way."""
+        return sum(len(outlet.queue) + len(outlet.batch) for outlet in self._outlets.values())
+
+    def count_by_partition(self) -> dict[int, int]:
+        """Dispatches on their way, of living partitions."""
+        on_way: dict[int, int] = {}
+        for outlet in self._outlets.values():
+            for out in (*outlet.batch, *outlet.queue):
+                if out.partition.live:
+                    number = out.partition.number
+                    on_way[number] = on_way.get(number, 0) + 1
+        return on_way

@@ -54,6 +54,8 @@ class MailboxNode:
         """Wall clock minus monotonic clock, as of the last event that carried both."""
         self._gauged_at: Ms | None = None
         self._draining = False
+        self._touched: dict[int, None] = {}
+        """Shards for which something happened in this step: the others have nothing new to order."""
         self._shelf = VersionShelf(
             shard_count=config.shard_count,
             names_max=config.version_names_max,
@@ -75,12 +77,15 @@ class MailboxNode:
 
     def step(self, now: Ms, events: Sequence[MailboxEvent]) -> list[MailboxEffect]:
         """Take facts, then order what they make possible, shard by shard; reads and hints of all shards last."""
+        self._touched.clear()
         for event in events:
             self._take(now, event)
         for number, what in self._timers.due(now):
+            self._touched[number] = None
             self._flow.on_due(self._clock(now), self._shards[number], what)
-        for number in list(self._shards):
-            self._flow.pump(now, self._shards[number], draining=self._draining)
+        for number in self._touched:
+            if number in self._shards:
+                self._flow.pump(now, self._shards[number], draining=self._draining)
         names = self._shelf.next_names(now)
         if names:
             self._orders.give(ReadVersions(op=self._orders.op(What.VERSIONS), names=names))
@@ -106,10 +111,11 @@ class MailboxNode:
         return sum(shard.running() for shard in self._shards.values())
 
     def check(self) -> None:
-        """Windows, lanes, cache, queue and shelf keep their books; one request of each kind is in flight a shard."""
-        for shard in self._shards.values():
-            shard.check()
-            assert len(shard.window) <= self._config.window_records_max
+        """Windows, lanes, cache, queue and shelf keep their books. Only shards of the last step can have changed."""
+        for number in self._touched:
+            if number in self._shards:
+                self._shards[number].check()
+                assert len(self._shards[number].window) <= self._config.window_records_max
         self._cache.check()
         self._pulls.check()
         self._pushes.check()
@@ -154,6 +160,7 @@ class MailboxNode:
         pending = self._orders.pending.pop(event.op)
         if pending.shard is not None:
             if pending.shard.live:
+                self._touched[pending.shard.number] = None
                 self._on_shard_answer(now, pending.shard, pending.what, event)
         else:
             self._on_shared_answer(now, pending, event.op, event)
@@ -171,8 +178,12 @@ class MailboxNode:
                 self._pushes.on_presence(event)
             case VersionsRead():
                 self._flow.on_versions(now, event)
+                self._touched.update(dict.fromkeys(self._shards))
             case _ if pending.what is What.READ:
-                self._pulls.on_read_failed(op)
+                shard = self._pulls.on_read_failed(op)
+                if isinstance(event, StoreReset) and shard.live:
+                    # Nobody else may notice for long: the shard's own requests rest in a parked fetch.
+                    self._want_fresh_epoch(shard, 0)
             case _ if pending.what is What.BODIES:
                 self._pulls.on_bodies_failed(op)
             case _ if pending.what is What.PRESENCE:

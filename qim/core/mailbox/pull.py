@@ -85,7 +85,7 @@ class Pulls:
         self._cache = cache
         self._waiting: dict[int, tuple[Shard, list[Pull]]] = {}
         """Pulls that join the next read of their shard, by shard number."""
-        self._reads: dict[int, tuple[Pull, ...]] = {}
+        self._reads: dict[int, tuple[Shard, tuple[Pull, ...]]] = {}
         self._wanted: dict[BodyName, list[Pull]] = {}
         """Who waits for a body; in the order in which they are read."""
         self._unread: dict[BodyName, None] = {}
@@ -211,7 +211,7 @@ class Pulls:
 
     def _read(self, shard: Shard, pulls: tuple[Pull, ...]) -> None:
         op = self._orders.op(What.READ)
-        self._reads[op] = pulls
+        self._reads[op] = (shard, pulls)
         reads = tuple(
             MailboxRead(
                 pull.cursor.tenant_id,
@@ -230,14 +230,16 @@ class Pulls:
 
     def on_rows(self, wall: int, event: MailboxesRead) -> None:
         """Rows of one shard's pulls."""
-        pulls = self._reads.pop(event.op)
+        _, pulls = self._reads.pop(event.op)
         for pull, rows in zip(pulls, event.results, strict=True):
             self._take_rows(wall, pull, rows)
 
-    def on_read_failed(self, op: int) -> None:
-        """A read is harmless: the client may simply ask again."""
-        for pull in self._reads.pop(op):
+    def on_read_failed(self, op: int) -> Shard:
+        """A read is harmless: the client may simply ask again. Answers whose mailboxes it was about."""
+        shard, pulls = self._reads.pop(op)
+        for pull in pulls:
             self._drop(pull, ErrorCode.UNAVAILABLE, "the mailbox store did not answer")
+        return shard
 
     def _take_rows(self, wall: int, pull: Pull, rows: MailboxRows) -> None:
         if pull.cursor.seq < rows.trim:
