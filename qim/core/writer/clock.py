@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from qim.core.contract.ids import ID_BYTES, HybridClock
+from qim.core.contract.ids import NIL_ID, HybridClock
 
 
 class WriterClock:
@@ -10,7 +10,7 @@ class WriterClock:
 
     def __init__(self, instance: int, instance_epoch: int, ahead_max_ms: int) -> None:
         self._hybrid = HybridClock(instance, instance_epoch)
-        self._greatest = b""
+        self._greatest = NIL_ID
         self._ahead_max_ms: Final = ahead_max_ms
         self._offset = 0  # wall - now
         self.ahead_ms = 0
@@ -31,15 +31,13 @@ class WriterClock:
 
     def raise_above(self, message_id: bytes) -> None:
         """OPEN: every later id is greater than this one of the outbox partition."""
-        if len(message_id) == ID_BYTES:
-            self._hybrid.raise_above(message_id)
-            self._greatest = max(self._greatest, message_id)
+        self._hybrid.raise_above(message_id)
+        self._greatest = max(self._greatest, message_id)
 
     def take_instance(self, instance: int, epoch: int) -> None:
         """Another instance lease: other low bits, and still greater than every id made before."""
         self._hybrid = HybridClock(instance, epoch)
-        if self._greatest:
-            self._hybrid.raise_above(self._greatest)
+        self._hybrid.raise_above(self._greatest)
 
     def compare(self, wall_at_send: int, append_time: int) -> None:
         """The log stamped ``append_time`` on an append that was ordered at our ``wall_at_send``.

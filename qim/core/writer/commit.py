@@ -10,7 +10,7 @@ from qim.core.writer.audience import Audience
 from qim.core.writer.membership import GroupChange, GroupRequest, NoOp, Refusal
 
 
-class Waiter(Struct, kw_only=True):
+class Waiter(Struct, kw_only=True, eq=False):
     """An answer somebody waits for until ``deadline`` (monotonic ms)."""
 
     address: str
@@ -20,7 +20,7 @@ class Waiter(Struct, kw_only=True):
     commit: "Commit | None" = None
 
 
-class Commit(Struct, kw_only=True):
+class Commit(Struct, kw_only=True, eq=False):
     """``sent``: a reservation of it was ever handed to the store, so nobody may be told that it surely failed.
 
     ``doubtful``: such a reservation was cut off by a fresh epoch and not yet looked up again.

@@ -31,6 +31,10 @@ class Deadlines:
             self._waiters = deque([left for left in self._waiters if not left.answered])
             self._compact_at = max(COMPACT_MIN, 2 * len(self._waiters))
 
+    def length(self) -> int:
+        """Waiters held, some of them answered already."""
+        return len(self._waiters)
+
     def full(self) -> bool:
         """waiting_requests_max requests wait."""
         limit = self._orders.config.waiting_requests_max

@@ -2,13 +2,11 @@
 
 from qim.core.contract.errors import ErrorCode
 from qim.core.writer.orders import Orders
-from qim.core.writer.shard import CLOSED, OPENING, REFRESHING, SERVING, STOPPED, Shard
+from qim.core.writer.shard import CLOSED, REFRESHING, STOPPED, Shard
 
 
 def refresh(orders: Orders, shard: Shard, why: str, above: int = 0) -> None:
     """StoreReset, Fenced, MarkLost, Unknown of an append: forget pending work, take a fresh epoch, OPEN (§0, §1.6a)."""
-    if shard.stage not in (OPENING, SERVING):
-        return
     restart(orders, shard)
     shard.move(REFRESHING)
     orders.count("shard_refresh", label=why)
@@ -35,7 +33,8 @@ def restart(orders: Orders, shard: Shard) -> None:
     """Forget what came from the store; reads are answered now, writes go round again after the next OPEN."""
     retry = orders.config.retry_after_ms
     for query in shard.queries.values():
-        orders.refuse(query.waiter, ErrorCode.UNAVAILABLE, "the shard opens anew", retry)
+        if not query.waiter.answered:
+            orders.refuse(query.waiter, ErrorCode.UNAVAILABLE, "the shard opens anew", retry)
     orders.held_queries -= len(shard.queries)
     shard.queries.clear()
     shard.reset(orders.new_generation())

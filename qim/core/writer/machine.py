@@ -21,6 +21,7 @@ from qim.core.ports.network import Received, Send
 from qim.core.ports.registry import Role
 from qim.core.writer.audience import AudienceCache
 from qim.core.writer.deadlines import Deadlines
+from qim.core.writer.heads import Heads
 from qim.core.writer.history import Reads
 from qim.core.writer.lifecycle import close, refresh
 from qim.core.writer.opening import Opening
@@ -29,6 +30,7 @@ from qim.core.writer.pipeline import Pipeline
 from qim.core.writer.requests import Requests
 from qim.core.writer.shard import OPENING, SERVING, Shard
 from qim.core.writer.validation import conversation_of
+from qim.core.writer.verdicts import Verdicts
 from qim.core.writer.vocabulary import Answer, WriterConfig, WriterEffect, WriterEvent
 
 Handler = Callable[[Shard, Pending, Answer], None]
@@ -43,20 +45,23 @@ class Writer:
         self._orders: Final = Orders(config, choose)
         self._deadlines: Final = Deadlines(self._orders)
         self._audiences: Final = audiences
-        self._requests: Final = Requests(self._orders, self._deadlines, audiences)
-        self._pipeline: Final = Pipeline(self._orders, self._requests, audiences)
+        self._verdicts: Final = Verdicts(self._orders)
+        self._requests: Final = Requests(self._orders, self._deadlines, audiences, self._verdicts)
+        self._heads: Final = Heads(self._orders)
+        self._pipeline: Final = Pipeline(self._orders, self._requests, self._verdicts, audiences)
         self._opening: Final = Opening(self._orders)
         self._reads: Final = Reads(self._orders, self._deadlines)
         self._shards: Final[dict[int, Shard]] = {}
         self._draining = False
         self._probe_at: Ms | None = None
+        self._gauge_at: Ms = 0
         self._handlers: Final[dict[Call, Handler]] = {
             Call.RESERVE: self._pipeline.on_reserved,
             Call.APPEND: self._pipeline.on_appended,
             Call.MARK: self._pipeline.on_marked,
-            Call.LOOKUP: self._requests.on_lookup,
+            Call.LOOKUP: self._verdicts.on_lookup,
             Call.LOAD: self._requests.on_load,
-            Call.HEADS: self._pipeline.on_heads,
+            Call.HEADS: self._heads.on_heads,
             Call.ACCESS: self._reads.on_access,
             Call.ROWS: self._reads.on_rows,
             Call.REFUSE: self._pipeline.on_refused,
@@ -79,9 +84,11 @@ class Writer:
         for event in events:
             self._take(event)
         for waiter in self._deadlines.expired():
-            self._requests.expire(waiter)
+            self._verdicts.expire(waiter)
         orders.unpark()
         self._probe_clock()
+        if orders.now >= self._gauge_at:
+            self._measure()
         while orders.touched:
             _, shard = orders.touched.popitem()
             self._flush(shard)
@@ -183,7 +190,7 @@ class Writer:
 
     def _failed_read(self, shard: Shard, pending: Pending) -> bool:
         if pending.call is Call.HEADS:
-            self._pipeline.lost_heads(shard)
+            self._heads.lost(shard)
             return True
         if pending.call is Call.ACCESS or pending.call is Call.ROWS:
             return self._reads.failed(shard, pending)
@@ -276,7 +283,17 @@ class Writer:
             self._opening.flush(shard)
         if shard.stage is SERVING or shard.stage is OPENING:
             self._pipeline.flush(shard)
-            self._requests.flush(shard)
+            self._verdicts.flush(shard)
+
+    def _measure(self) -> None:
+        """Lengths of the bounded queues, once a while: nobody is woken for a gauge."""
+        orders = self._orders
+        self._gauge_at = orders.now + self._config.gauge_every_ms
+        orders.gauge("writer_commits", orders.held_commits)
+        orders.gauge("writer_commit_bytes", orders.held_bytes)
+        orders.gauge("writer_queries", orders.held_queries)
+        orders.gauge("writer_ops", len(orders.pending))
+        orders.gauge("writer_waiting_requests", self._deadlines.length())
 
     def _probe_clock(self) -> None:
         """While our clock is refused nothing is appended, so a fresh barrier asks the log's time again."""

@@ -14,7 +14,6 @@ above what the store has applied, and never skips a record it cannot read.
 from typing import Final
 
 from qim.core.contract.entities import decode_stored_record
-from qim.core.contract.hashing import H
 from qim.core.contract.ids import dedupe_key
 from qim.core.contract.logvalue import (
     Barrier,
@@ -74,13 +73,14 @@ class Opening:
         shard.move(OPENING)
         shard.epoch = held.epoch
         orders.count("shard_open")
-        key = H("qim.incarnation", *orders.fresh_key(shard), shard.number, shard.epoch)
         op = orders.next_op()
-        orders.ask(
-            Call.OPEN,
-            shard,
-            OpenShard(op=op, shard=shard.number, epoch=shard.epoch, fresh_key=key),
+        request = OpenShard(
+            op=op,
+            shard=shard.number,
+            epoch=shard.epoch,
+            fresh_key=orders.fresh_key(shard, op),
         )
+        orders.ask(Call.OPEN, shard, request)
 
     def on_open(self, shard: Shard, pending: Pending, answer: Answer) -> None:
         """The incarnation of this OPEN, and how far the outbox is in the store."""
@@ -240,8 +240,8 @@ class Opening:
             return False
         effective = shard.walk.filter.admits(entry)
         if isinstance(entry, Outboxed):
+            self._orders.clock.raise_above(entry.record.message_id)
             if effective:
-                self._orders.clock.raise_above(entry.record.message_id)
                 batch.append(applied_record(offset, entry.stored, entry.record))
             else:
                 self._orders.count("outbox_ineffective")

@@ -13,11 +13,13 @@ import msgspec
 from msgspec import Struct
 
 from qim.core.contract.errors import ErrorCode
+from qim.core.contract.hashing import H
 from qim.core.contract.rpc import Message, Refused
 from qim.core.machine import Choose
 from qim.core.ports.local import FreshEpochWanted
 from qim.core.ports.network import Send
 from qim.core.ports.observe import Count, Gauge, StageReached, Violation
+from qim.core.ports.store_message import OpenShard
 from qim.core.writer.clock import WriterClock
 from qim.core.writer.commit import Commit, Waiter
 from qim.core.writer.shard import Shard
@@ -46,7 +48,7 @@ class Call(Enum):
     ROWS = "rows"
 
 
-class Pending(Struct, kw_only=True):
+class Pending(Struct, kw_only=True, eq=False):
     """An op in flight or waiting for its retry. ``subject`` is the conversation (LOAD) or query number it is about."""
 
     call: Call
@@ -130,7 +132,10 @@ class Orders:
                 self._ask_again(parked)
 
     def _ask_again(self, parked: Pending) -> None:
-        request = msgspec.structs.replace(parked.request, op=self.next_op())
+        op = self.next_op()
+        request = msgspec.structs.replace(parked.request, op=op)
+        if isinstance(request, OpenShard):
+            request = msgspec.structs.replace(request, fresh_key=self.fresh_key(parked.shard, op))
         first, attempts, unknown = parked.first_asked_at, parked.attempts, parked.unknown
         self.ask(parked.call, parked.shard, request, parked.subject)
         pending = self.pending[request.op]
@@ -140,12 +145,15 @@ class Orders:
         """When ``unpark`` has something to do."""
         return self._parked[0][0] if self._parked else None
 
-    def fresh_key(self, shard: Shard) -> tuple[int, int]:
-        """Two u64 of entropy for the key that marks an empty keyspace."""
-        key = (shard.number, shard.epoch)
-        return self._choose("writer.fresh_key", (*key, 0)), self._choose(
-            "writer.fresh_key", (*key, 1)
-        )
+    def fresh_key(self, shard: Shard, op: int) -> bytes:
+        """What would mark an empty keyspace; another one for each attempt.
+
+        A key that an earlier attempt brought could be written again, late, after FLUSHALL, and an emptied keyspace would
+        pass for the incarnation that was lost (pipeline.md §0).
+        """
+        place = (shard.number, shard.epoch, op)
+        chance = [self._choose("writer.fresh_key", (*place, half)) for half in (0, 1)]
+        return H("qim.incarnation", *chance, *place)
 
     # -------------------------------------------------------------- saying
 
@@ -178,9 +186,8 @@ class Orders:
         self._effects.append(FreshEpochWanted(resource=shard.resource, above=above))
 
     def answer(self, waiter: Waiter, message: Message, trace_id: int = 0) -> None:
-        """Answer once; later answers to the same waiter are dropped."""
-        if waiter.answered:
-            return
+        """Answer; who was answered has left every list of waiters."""
+        assert not waiter.answered
         waiter.answered = True
         waiter.commit = None
         traces = (trace_id,) if trace_id else ()
@@ -190,13 +197,9 @@ class Orders:
         self, waiter: Waiter, code: ErrorCode, text: str, retry_after_ms: int = 0, trace_id: int = 0
     ) -> None:
         """Answer with an ErrorCode."""
-        if not waiter.answered:
-            self.count("refused", label=code.name)
-            self.answer(
-                waiter,
-                Refused(rid=waiter.rid, code=code, message=text, retry_after_ms=retry_after_ms),
-                trace_id,
-            )
+        self.count("refused", label=code.name)
+        refused = Refused(rid=waiter.rid, code=code, message=text, retry_after_ms=retry_after_ms)
+        self.answer(waiter, refused, trace_id)
 
     def hold(self, commit: Commit) -> None:
         """Counts against commits_max and commit_bytes_max."""

@@ -31,16 +31,17 @@ from qim.core.ports.store_message import (
     ReserveAndRecord,
     Reserved,
     ReserveItem,
-    WriteHeads,
 )
 from qim.core.writer.audience import Audience, AudienceCache
 from qim.core.writer.commit import Commit
 from qim.core.writer.freeze import freeze_control, freeze_message, stored_of
+from qim.core.writer.heads import Heads
 from qim.core.writer.lifecycle import refresh, stop
 from qim.core.writer.membership import GroupChange, audience_after, membership_write
 from qim.core.writer.orders import Call, Orders, Pending
 from qim.core.writer.requests import Requests
 from qim.core.writer.shard import SERVING, Shard
+from qim.core.writer.verdicts import Verdicts
 from qim.core.writer.vocabulary import Answer
 
 TRACES_MAX: Final = 4
@@ -52,8 +53,12 @@ COMMITTED: Final = Stage.COMMITTED
 class Pipeline:
     """Moves commits along their shard's queues; keeps nothing of its own."""
 
-    def __init__(self, orders: Orders, requests: Requests, audiences: AudienceCache) -> None:
+    def __init__(
+        self, orders: Orders, requests: Requests, verdicts: Verdicts, audiences: AudienceCache
+    ) -> None:
         self._orders: Final = orders
+        self._verdicts: Final = verdicts
+        self._heads: Final = Heads(orders)
         self._requests: Final = requests
         self._audiences: Final = audiences
 
@@ -61,8 +66,7 @@ class Pipeline:
         """At the end of a step: whatever may go out goes out, as one batch a stage."""
         if shard.stage is SERVING:
             self._reserve(shard)
-            if shard.heads and not shard.heads_busy:
-                self._write_heads(shard)
+            self._heads.flush(shard)
         if shard.append_queue:
             self._append(shard)
         if shard.mark_queue and not shard.mark_inflight:
@@ -125,7 +129,7 @@ class Pipeline:
         item, write = freeze_control(commit, change, orders.clock.message_id(orders.now), wall)
         if len(item.record) > orders.config.record_bytes_max:
             # Checked before anything is reserved: a membership record the log refuses stops the shard (§1.5).
-            self._requests.refuse(
+            self._verdicts.refuse(
                 shard, commit, ErrorCode.INVALID_ARGUMENT, "the change is too large for one record"
             )
             orders.touch(shard)
@@ -156,7 +160,7 @@ class Pipeline:
             elif isinstance(result, Existing):
                 if _is_ours(commit, result):
                     self._recorded(shard, commit, result.conversation_seq, result.last_activity_id)
-                elif not self._requests.settle(shard, commit, result):
+                elif not self._verdicts.settle(shard, commit, result):
                     # An intent that is not of this pipeline: only OPEN (e) may append it.
                     shard.reserve_inflight = (*moved, *commits[index:])
                     refresh(self._orders, shard, "stray_intent")
@@ -172,7 +176,7 @@ class Pipeline:
             return False
         commits, shard.reserve_inflight = shard.reserve_inflight, ()
         for commit in commits:
-            self._requests.refuse(shard, commit, ErrorCode.UNAVAILABLE, f"store: {why.value}")
+            self._verdicts.refuse(shard, commit, ErrorCode.UNAVAILABLE, f"store: {why.value}")
         return True
 
     def unsettled(self, shard: Shard, pending: Pending) -> bool:
@@ -284,7 +288,7 @@ class Pipeline:
         assert refused is not None
         if not refused.resumed:
             text = "the log refuses this record"
-            self._requests.refuse(shard, refused, ErrorCode.INVALID_ARGUMENT, text)
+            self._verdicts.refuse(shard, refused, ErrorCode.INVALID_ARGUMENT, text)
 
     # ------------------------------------------------------------- mark
 
@@ -315,14 +319,14 @@ class Pipeline:
         self._orders.count("messages", len(commits))
         for commit in commits:
             self._orders.stage(commit.trace_id, COMMITTED)
-            self._note_head(shard, commit)
+            self._heads.note(shard, commit)
             self._acknowledge(shard, commit)
 
     def _acknowledge(self, shard: Shard, commit: Commit) -> None:
         if commit.resumed:
             return
         change = commit.change
-        self._requests.leave(shard, commit)
+        self._verdicts.leave(shard, commit)
         for waiter in commit.waiters:
             done: SendDone | GroupDone
             if change is None:
@@ -346,43 +350,7 @@ class Pipeline:
                 )
             self._orders.answer(waiter, done, commit.trace_id)
         if change is not None:
-            self._requests.version_committed(shard, commit)
-
-    # ------------------------------------------------------------- heads
-
-    def _note_head(self, shard: Shard, commit: Commit) -> None:
-        known = shard.heads.get(commit.conversation_id)
-        if known is None and len(shard.heads) >= self._orders.config.heads_max:
-            self._orders.count("heads_dropped")
-        elif known is None or known[1] < commit.conversation_seq:
-            shard.heads[commit.conversation_id] = (
-                commit.conversation_id,
-                commit.conversation_seq,
-                commit.last_activity_id,
-                commit.message_id,
-            )
-
-    def _write_heads(self, shard: Shard) -> None:
-        orders = self._orders
-        names = list(shard.heads)[: orders.config.head_items_max]
-        shard.heads_busy = True
-        request = WriteHeads(
-            op=orders.next_op(),
-            shard=shard.number,
-            epoch=shard.epoch,
-            incarnation=shard.incarnation,
-            heads=tuple([shard.heads.pop(name) for name in names]),
-        )
-        orders.ask(Call.HEADS, shard, request)
-
-    def on_heads(self, shard: Shard, pending: Pending, answer: Answer) -> None:
-        """Written."""
-        shard.heads_busy = False
-
-    def lost_heads(self, shard: Shard) -> None:
-        """Best effort: a head is rebuilt by the next message, nobody waits for it."""
-        shard.heads_busy = False
-        self._orders.count("heads_dropped")
+            self._verdicts.version_committed(shard, commit)
 
 
 def _mark_item(commit: Commit) -> MarkItem:

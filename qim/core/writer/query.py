@@ -21,7 +21,7 @@ DIRECTIONS: Final = (OLDER, NEWER, AROUND)
 """rpc.AskHistory's numbers."""
 
 
-class Leg(Struct, kw_only=True):
+class Leg(Struct, kw_only=True, eq=False):
     """One direction of a page: exclusive (low, high) ranges yet to read, nearest to the anchor first."""
 
     newest_first: bool
@@ -53,7 +53,7 @@ class Leg(Struct, kw_only=True):
             self.ranges.popleft()
 
 
-class Query(Struct, kw_only=True):
+class Query(Struct, kw_only=True, eq=False):
     """A history or members question in flight."""
 
     number: int

@@ -1,32 +1,26 @@
-"""Requests from their arrival to a verdict (pipeline.md §1.1): validate, admit, attach, judge, look up, answer.
+"""Requests from their arrival to a judgement (pipeline.md §1.1): validate, admit, attach, freeze the audience or not.
 
 arrives  --> attached   the same dedupe key is already on its way and the digest agrees
 arrives  --> ready      valid and admitted; judged when its batch is frozen
 ready    --> loading    its conversation's members are not known here
 ready    --> frozen     the audience stands: the pipeline reserves it
-ready    --> look-up    it would be rejected (or changes nothing): first ask what is stored under its key
-look-up  --> answered   the stored commit's coordinates, IDEMPOTENCY_CONFLICT, or the verdict
+ready    --> look-up    it would be rejected, or changes nothing (verdicts.py)
 
-A stored commit is replayed before membership, not_after or the conversation's existence are held against a request.
-Nothing is reserved, appended or marked here.
+Nothing is looked up, reserved, appended or marked here.
 """
 
 from typing import Final
 
 from qim.core.contract.entities import (
-    CommitState,
     ConversationKind,
     MembershipOp,
     MessageKind,
 )
 from qim.core.contract.errors import ErrorCode
 from qim.core.contract.ids import dedupe_key, request_digest, single_conversation_id
-from qim.core.contract.rpc import GroupDone, SendDone, SubmitGroup, SubmitSend
+from qim.core.contract.rpc import SubmitGroup, SubmitSend
 from qim.core.ports.network import Received
 from qim.core.ports.store_message import (
-    CommitsFound,
-    Existing,
-    LookupCommits,
     MembershipRead,
     ReadMembership,
 )
@@ -34,7 +28,6 @@ from qim.core.writer.admission import TokenBuckets
 from qim.core.writer.audience import NOWHERE, Audience, AudienceCache, audience_of
 from qim.core.writer.commit import Commit, Waiter
 from qim.core.writer.deadlines import Deadlines
-from qim.core.writer.lifecycle import refresh
 from qim.core.writer.membership import (
     GroupChange,
     GroupLimits,
@@ -47,6 +40,7 @@ from qim.core.writer.membership import (
 from qim.core.writer.orders import Call, Orders, Pending
 from qim.core.writer.shard import CLOSED, STOPPED, Shard
 from qim.core.writer.validation import group_fault, send_fault
+from qim.core.writer.verdicts import Verdicts
 from qim.core.writer.vocabulary import Answer
 
 CREATE: Final = MembershipOp.CREATE
@@ -55,11 +49,17 @@ CREATE: Final = MembershipOp.CREATE
 class Requests:
     """Takes writes and gives verdicts; a request lives in its shard's ``commits`` from arrival to answer."""
 
-    def __init__(self, orders: Orders, deadlines: Deadlines, audiences: AudienceCache) -> None:
+    def __init__(
+        self, orders: Orders, deadlines: Deadlines, audiences: AudienceCache, verdicts: Verdicts
+    ) -> None:
         config = orders.config
+        self._verdicts: Final = verdicts
         self._orders: Final = orders
         self._deadlines: Final = deadlines
         self._audiences: Final = audiences
+        self._devices = TokenBuckets(
+            config.device_rate_per_s, config.device_burst_max, config.admission_keys_max
+        )
         self._conversations = TokenBuckets(
             config.conversation_rate_per_s, config.conversation_burst_max, config.admission_keys_max
         )
@@ -143,7 +143,11 @@ class Requests:
             or self._deadlines.full()
         ):
             return ErrorCode.UNAVAILABLE, "too many requests in flight", config.retry_after_ms
-        wait = self._tenants.admit(message.actor.tenant_id, orders.now)
+        actor = message.actor
+        wait = self._devices.admit((actor.tenant_id, actor.user_id, actor.device_id), orders.now)
+        if wait:
+            return ErrorCode.RATE_LIMITED, "the device sends too fast", wait
+        wait = self._tenants.admit(actor.tenant_id, orders.now)
         if wait:
             return ErrorCode.RATE_LIMITED, "the tenant sends too fast", wait
         wait = self._conversations.admit(conversation_id, orders.now)
@@ -157,7 +161,7 @@ class Requests:
         """Freeze the audience at what is known now. None: the request went elsewhere (load, look-up, or gone)."""
         if not commit.waiters:
             # Nobody waits any more, and what was reserved before a fresh epoch OPEN has settled.
-            self.leave(shard, commit)
+            self._verdicts.leave(shard, commit)
             return None
         verdict: Refusal | NoOp | None = self._untimely(commit)
         if verdict is None:
@@ -219,7 +223,9 @@ class Requests:
             waiting.append(commit)
             return
         if len(shard.loads) >= self._orders.config.membership_loads_max:
-            self.refuse(shard, commit, ErrorCode.UNAVAILABLE, "too many conversations being read")
+            self._verdicts.refuse(
+                shard, commit, ErrorCode.UNAVAILABLE, "too many conversations being read"
+            )
             return
         shard.loads[commit.conversation_id] = [commit]
         request = ReadMembership(
@@ -253,151 +259,17 @@ class Requests:
             commit.refreezes += 1
             if commit.group is not None and commit.group.op == CREATE:
                 text = "a group of this client_message_id exists already"
-                self.refuse(shard, commit, ErrorCode.IDEMPOTENCY_CONFLICT, text)
+                self._verdicts.refuse(shard, commit, ErrorCode.IDEMPOTENCY_CONFLICT, text)
             elif commit.refreezes > self._orders.config.refreeze_attempts_max:
                 text = "members keep changing"
-                self.refuse(shard, commit, ErrorCode.MEMBERSHIP_CHANGED, text)
+                self._verdicts.refuse(shard, commit, ErrorCode.MEMBERSHIP_CHANGED, text)
             else:
                 again.append(commit)
         shard.ready.extendleft(reversed(again))
 
-    # -------------------------------------------------------------- look-up
-
-    def flush(self, shard: Shard) -> None:
-        """One LookupCommits in flight a shard; those that come meanwhile go with the next."""
-        if shard.lookup_inflight or not shard.lookup_queue:
-            return
-        orders = self._orders
-        count = min(len(shard.lookup_queue), orders.config.lookup_keys_max)
-        commits = tuple(shard.lookup_queue.popleft() for _ in range(count))
-        shard.lookup_inflight = commits
-        request = LookupCommits(
-            op=orders.next_op(),
-            shard=shard.number,
-            epoch=shard.epoch,
-            incarnation=shard.incarnation,
-            now_wall=orders.clock.wall(orders.now),
-            dedupe_keys=tuple([commit.key for commit in commits]),
-        )
-        orders.ask(Call.LOOKUP, shard, request)
-
-    def on_lookup(self, shard: Shard, pending: Pending, answer: Answer) -> None:
-        """Found: its coordinates, whatever the verdict was. None: the verdict."""
-        assert isinstance(answer, CommitsFound)
-        commits, shard.lookup_inflight = shard.lookup_inflight, ()
-        for index, (commit, found) in enumerate(zip(commits, answer.commits, strict=True)):
-            if found is None:
-                self._pronounce(shard, commit)
-            elif not self.settle(shard, commit, found):
-                shard.lookup_inflight = commits[index:]
-                refresh(self._orders, shard, "stray_intent")
-                return
-
-    def _pronounce(self, shard: Shard, commit: Commit) -> None:
-        commit.doubtful = False
-        verdict = commit.verdict
-        assert verdict is not None
-        if isinstance(verdict, Refusal):
-            self.refuse(shard, commit, verdict.code, verdict.message)
-            return
-        waiting = shard.controls.get((commit.conversation_id, verdict.version))
-        if waiting is None:
-            self._answer_noop(shard, commit, verdict)
-        else:
-            waiting.append(commit)
-
-    def version_committed(self, shard: Shard, control: Commit) -> None:
-        """GROUP_OK of what changed nothing at this version may go out now (§1.9)."""
-        noops = shard.controls.pop((control.conversation_id, control.version), [])
-        for noop in noops:
-            assert isinstance(noop.verdict, NoOp)
-            self._answer_noop(shard, noop, noop.verdict)
-
-    def _answer_noop(self, shard: Shard, commit: Commit, verdict: NoOp) -> None:
-        self.leave(shard, commit)
-        for waiter in commit.waiters:
-            done = GroupDone(
-                rid=waiter.rid,
-                client_message_id=commit.client_message_id,
-                conversation_id=commit.conversation_id,
-                version=verdict.version,
-                control_seq=verdict.control_seq,
-                noop=True,
-            )
-            self._orders.answer(waiter, done, commit.trace_id)
-
-    def settle(self, shard: Shard, commit: Commit, found: Existing) -> bool:
-        """What stands under the key decides. False: an intent on its way that is not this pipeline's."""
-        if found.request_digest != commit.digest:
-            text = "this client_message_id is another request"
-            self.refuse(shard, commit, ErrorCode.IDEMPOTENCY_CONFLICT, text)
-        elif found.state == CommitState.REFUSED:
-            text = "the log refused this record"
-            self.refuse(shard, commit, ErrorCode.INVALID_ARGUMENT, text)
-        elif found.state == CommitState.COMMITTED:
-            self._replay(shard, commit, found)
-        else:
-            return False
-        return True
-
-    def _replay(self, shard: Shard, commit: Commit, found: Existing) -> None:
-        """The ack again, with today's request id."""
-        self._orders.count("duplicate_send", label="replayed")
-        self.leave(shard, commit)
-        for waiter in commit.waiters:
-            done: SendDone | GroupDone
-            if commit.group is None:
-                done = SendDone(
-                    rid=waiter.rid,
-                    client_message_id=commit.client_message_id,
-                    message_id=found.message_id,
-                    conversation_id=found.conversation_id,
-                    conversation_seq=found.conversation_seq,
-                    last_activity_id=found.last_activity_id,
-                    sent_at=found.sent_at,
-                )
-            else:
-                done = GroupDone(
-                    rid=waiter.rid,
-                    client_message_id=commit.client_message_id,
-                    conversation_id=found.conversation_id,
-                    version=found.version,
-                    control_seq=found.conversation_seq,
-                    noop=False,
-                )
-            self._orders.answer(waiter, done, commit.trace_id)
-
-    # -------------------------------------------------------------- ends
-
-    def leave(self, shard: Shard, commit: Commit) -> None:
-        """The shard knows it no more."""
-        del shard.commits[commit.key]
-        self._orders.release(commit)
-
-    def refuse(self, shard: Shard, commit: Commit, code: ErrorCode, text: str) -> None:
-        """Tell everybody who waits, and forget it. "Surely not done" is never said of a reservation in doubt."""
-        retry = 0
-        if code is ErrorCode.UNAVAILABLE:
-            retry = self._orders.config.retry_after_ms
-            if commit.doubtful:
-                code = ErrorCode.TIMEOUT_UNKNOWN
-        self.leave(shard, commit)
-        for waiter in commit.waiters:
-            self._orders.refuse(waiter, code, text, retry, commit.trace_id)
-
-    def expire(self, waiter: Waiter) -> None:
-        """request_timeout_ms are over: the work goes on if a reservation of it ever left this machine."""
-        commit = waiter.commit
-        retry = self._orders.config.retry_after_ms
-        if commit is None:
-            self._orders.refuse(waiter, ErrorCode.UNAVAILABLE, "the read took too long", retry)
-            return
-        commit.waiters.remove(waiter)
-        code = ErrorCode.TIMEOUT_UNKNOWN if commit.sent else ErrorCode.UNAVAILABLE
-        self._orders.refuse(waiter, code, "no answer in time", retry, commit.trace_id)
-
     def check(self) -> None:
         """The buckets' own."""
+        self._devices.check()
         self._conversations.check()
         self._tenants.check()
 

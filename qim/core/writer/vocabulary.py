@@ -136,7 +136,9 @@ class WriterConfig(Struct, frozen=True, kw_only=True):
     refreeze_attempts_max: int = DEFAULT.refreeze_attempts_max
     group_name_bytes_max: int = 256
     group_meta_bytes_max: int = 4096
-    # admission (L2 and L3)
+    # admission: L1 (the gateway's, checked again), L2, L3
+    device_rate_per_s: int = 0
+    device_burst_max: int = 100
     conversation_rate_per_s: int = 0
     conversation_burst_max: int = 100
     tenant_rate_per_s: int = 0
@@ -176,4 +178,5 @@ class WriterConfig(Struct, frozen=True, kw_only=True):
     retry_delay_max_ms: int = 2000
     unavailable_after_attempts: int = 8
     clock_probe_ms: int = 5000
+    gauge_every_ms: int = 1000
     reserve_settle_ms: int = 10 * MINUTE_MS

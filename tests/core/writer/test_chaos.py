@@ -130,6 +130,8 @@ class Weather(Scene):
         elif first <= 4:
             least = self.keyspace.forgotten()
             self.restart_store(max(least, self.keyspace.mark() - 2 * first))
+        elif first == 5:
+            self.keyspace.flush()  # FLUSHALL: the server and its run_id stay
         if first % 2:
             self.step(StoreReset(op=None, store=StoreRole.MESSAGE))
 

@@ -414,3 +414,22 @@ def test_answers_of_an_earlier_generation_mean_nothing() -> None:
     assert scene.said(rid) is None
     scene.settle()
     assert scene.sent(rid)
+
+
+def test_a_reservation_cut_off_by_a_reset_is_never_called_undone() -> None:
+    """It goes round again; while the store refuses it nobody knows whether its first reservation stands."""
+    scene = Scene()
+    rid = scene.send(1, 2)
+    reserve = scene.until(ReserveAndRecord)
+    scene.step(StoreReset(op=None, store=StoreRole.MESSAGE))
+    scene.step(Unknown(op=reserve.op))
+    scene.grants = False
+    scene.hold()
+    while scene.said(rid) is None:
+        again = scene.until(ReserveAndRecord)
+        scene.step(Failed(op=again.op, why=FailReason.OUT_OF_MEMORY))
+        due = scene.writer.deadline()
+        assert due is not None
+        scene.advance(max(0, due - scene.now))
+    assert scene.refused(rid) is ErrorCode.TIMEOUT_UNKNOWN
+    assert scene.counts["op_failed.out_of_memory"] == scene.config.unavailable_after_attempts + 1

@@ -228,3 +228,17 @@ def test_reads_in_flight_are_bounded() -> None:
     assert scene.refused(second) is ErrorCode.UNAVAILABLE
     scene.settle()
     assert scene.refused(first) is ErrorCode.NOT_FOUND
+
+
+def test_a_read_that_was_given_up_is_not_answered_again_by_a_reset() -> None:
+    scene = filled(1)
+    assert scene.writer.serving() == 1
+    rid = scene.history(1, chat(1, 2))
+    access = scene.until(ReadMembership)
+    scene.advance(scene.config.request_timeout_ms)
+    assert scene.refused(rid) is ErrorCode.UNAVAILABLE
+    scene.step(StoreReset(op=access.op, store=StoreRole.MESSAGE))
+    assert scene.writer.serving() == 0
+    scene.settle()
+    assert scene.refused(rid) is ErrorCode.UNAVAILABLE
+    assert scene.writer.idle()

@@ -23,6 +23,7 @@ from qim.core.ports.store_message import (
     MarkCommitted,
     OpenShard,
     ReadPending,
+    ReserveAndRecord,
     ShardOpened,
 )
 from qim.core.writer import WriterConfig
@@ -534,3 +535,65 @@ def test_a_reservation_lost_with_the_tail_is_made_again() -> None:
     scene.settle()
     assert scene.sent(rid).conversation_seq == 1
     assert len(scene.effective()) == 1
+
+
+def test_a_retried_open_brings_another_key() -> None:
+    """A key written late, after FLUSHALL, must not pass for the incarnation that was opened (§0)."""
+    scene = closed()
+    scene.hold()
+    first = scene.inflight.pop(0)
+    assert isinstance(first, OpenShard)
+    scene.step(Unknown(op=first.op))
+    scene.advance(100)
+    second = scene.inflight[0]
+    assert isinstance(second, OpenShard)
+    assert second.epoch == first.epoch
+    assert second.fresh_key != first.fresh_key
+    scene.settle()
+    scene.keyspace.flush()
+    scene.carry_out(first)  # it lands in the emptied keyspace
+    rid = scene.send(1, 2)
+    scene.settle()
+    assert scene.counts["shard_refresh.store_reset"] == 1
+    assert scene.sent(rid).conversation_seq == 1
+
+
+def test_pages_of_pending_intents_are_finished_one_by_one() -> None:
+    scene = Scene(SMALL)
+    scene.send(9, 9)  # keeps the reservation busy, so that the next ones go as one batch
+    rids = [scene.send(1, 2, number=n) for n in range(1, 6)]
+    scene.answer()
+    reserve = [q for q in scene.inflight if isinstance(q, ReserveAndRecord)]
+    assert len(reserve[0].items) == 5
+    scene.carry_out(reserve[0])
+    scene.inflight.clear()
+    fresh = reopened(scene)
+    fresh.hold()
+    pages = []
+    while fresh.inflight:
+        if isinstance(fresh.inflight[0], ReadPending):
+            pages.append(fresh.inflight[0].after)
+        fresh.answer()
+    assert len(pages) == 3
+    assert pages == sorted(pages)
+    assert all(scene.said(rid) is None for rid in rids)
+    assert [r.conversation_seq for r in fresh.effective() if r.sender_id == 1] == [1, 2, 3, 4, 5]
+
+
+def test_restored_batches_are_bounded_by_bytes_too() -> None:
+    config = WriterConfig(outbox_partition_count=1, apply_bytes_max=1500)
+    scene = Scene(config)
+    for _ in range(5):
+        scene.send(1, 2, body=b"x" * 600)
+    scene.settle()
+    scene.restart_store(-1)
+    scene.step(StoreReset(op=None, store=StoreRole.MESSAGE))
+    scene.wanted.clear()
+    scene.hold()
+    sizes = []
+    while scene.inflight:
+        if isinstance(scene.inflight[0], ApplyOutbox):
+            sizes.append(len(scene.inflight[0].records))
+        scene.answer()
+    assert sum(sizes) == 5
+    assert max(sizes) == 1

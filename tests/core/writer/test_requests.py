@@ -3,15 +3,17 @@
 import msgspec
 import pytest
 
-from qim.core.contract.entities import MembershipOp
+from qim.core.contract.entities import ConversationKind, MembershipOp
 from qim.core.contract.errors import ErrorCode
-from qim.core.contract.rpc import AskWatermark, Refused
+from qim.core.contract.rpc import AskHistory, AskWatermark, Refused
 from qim.core.ports.completion import Unknown
 from qim.core.ports.local import DrainRequested, LeaseGone, LeaseHeld
 from qim.core.ports.log import Append
 from qim.core.ports.registry import Resource, Role
 from qim.core.ports.store_message import (
     LookupCommits,
+    MemberHistory,
+    MembershipRead,
     ReadMembership,
     ReserveAndRecord,
     Reserved,
@@ -21,6 +23,20 @@ from qim.core.writer import WriterConfig
 from tests.core.writer.scene import HOUR_MS, WALL, Scene, actor, chat, cmid
 
 ONE = {"outbox_partition_count": 1}
+
+
+def ask_nobody(number: int) -> AskHistory:
+    """A question about a conversation that doesn't exist."""
+    return AskHistory(
+        rid=10_000 + number,
+        actor=actor(1),
+        conversation_id=b"\x01" * 16,
+        anchor=0,
+        direction=0,
+        limit=0,
+    )
+
+
 BAD_SENDS: list[tuple[dict[str, object], ErrorCode]] = [
     ({"client_message_id": b"\0" * 16}, ErrorCode.INVALID_ARGUMENT),
     ({"client_message_id": b"short"}, ErrorCode.INVALID_ARGUMENT),
@@ -301,7 +317,41 @@ def test_batches_are_bounded_by_items_and_bytes() -> None:
     assert [big.sent(rid).conversation_seq for rid in rids] == [1, 2, 3, 4]
 
 
+def test_appends_are_bounded_by_bytes() -> None:
+    scene = Scene(WriterConfig(**ONE, append_bytes_max=2000))
+    rids = [scene.send(1, 2, body=b"x" * 600) for _ in range(6)]
+    sizes = []
+    while scene.inflight:
+        if isinstance(scene.inflight[0], Append):
+            sizes.append(len(scene.inflight[0].records))
+        scene.answer()
+    assert max(sizes) == 2
+    assert [scene.sent(rid).conversation_seq for rid in rids] == [1, 2, 3, 4, 5, 6]
+
+
+def test_answered_waiters_do_not_pile_up() -> None:
+    scene = Scene()
+    stuck = scene.send(1, 1)  # the front of the line stays, those behind it are answered
+    reserve = scene.until(ReserveAndRecord)
+    scene.step(Unknown(op=reserve.op))
+    for number in range(2000):
+        scene.receive(ask_nobody(number))
+        scene.settle()
+    assert scene.said(stuck) is None
+    assert scene.writer.deadline() is not None
+
+
 # ---------------------------------------------------------------- admission
+
+
+def test_a_device_has_its_rate_and_forgotten_keys_start_full() -> None:
+    scene = Scene(
+        WriterConfig(**ONE, device_rate_per_s=1, device_burst_max=1, admission_keys_max=1)
+    )
+    scene.send(1, 2)
+    assert scene.refused(scene.send(1, 3)) is ErrorCode.RATE_LIMITED
+    assert scene.said(scene.send(2, 3)) is None
+    assert scene.said(scene.send(1, 4)) is None  # its bucket made room for the other device's
 
 
 def test_a_conversation_and_a_tenant_have_their_rates() -> None:
@@ -454,3 +504,36 @@ def test_trace_is_the_head_of_the_dedupe_key() -> None:
     assert record.client_message_id == cmid(5)
     assert {trace for trace, _ in scene.stages} == {record.trace_id}
     assert scene.traces == [(record.trace_id,)]
+
+
+def test_a_kind_of_conversation_that_takes_no_sends() -> None:
+    scene = Scene()
+    rid = scene.send(1, to=b"\x01" * 16)
+    load = scene.until(ReadMembership)
+    room = MembershipRead(
+        op=load.op,
+        kind=ConversationKind.ROOM,
+        version=None,
+        everyone=(MemberHistory(1, ((0, 2**64 - 1),)),),
+        creator=1,
+        name="",
+        meta=b"",
+    )
+    scene.step(room)
+    scene.settle()
+    assert scene.refused(rid) is ErrorCode.UNSUPPORTED
+
+
+def test_an_answer_in_doubt_is_never_called_undone() -> None:
+    """A reservation cut off by a fresh epoch, then a writer that may not serve: TIMEOUT_UNKNOWN, not UNAVAILABLE."""
+    scene = Scene()
+    scene.wall_offset += 6 * 60_000
+    rid = scene.send(1, 2)
+    append = scene.until(Append)
+    scene.carry_out(append)
+    scene.restart_store(-1)
+    scene.step(Unknown(op=append.op))
+    scene.wanted.clear()
+    scene.hold()
+    scene.settle()
+    assert scene.sent(rid)  # found by OPEN: what is COMMITTED is told whatever the clock
