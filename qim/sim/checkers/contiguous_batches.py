@@ -52,11 +52,13 @@ class ContiguousBatches:
             return  # a rebuild begins at the read-back position; the end of the world judges what it holds
         shard_number = self.history.oracle.place(device.user_id)[0]
         dispatches = self.history.oracle.dispatches.get(shard_number, {})
-        low, high = before & _OFFSET_MASK, after & _OFFSET_MASK
-        same_epoch = before >> 48 == after >> 48
-        for offset in (
-            range(low + 1, high + 1) if same_epoch else [o for o in dispatches if o <= high]
-        ):
+        if not dispatches:
+            return
+        # The predecessor of the first record has another epoch in its top bits: nothing was covered before.
+        first, last = next(iter(dispatches)), next(reversed(dispatches))
+        if before >> 48 == after >> 48:
+            first = max(first, (before & _OFFSET_MASK) + 1)
+        for offset in range(first, min(last, after & _OFFSET_MASK) + 1):
             expected = dispatches.get(offset)
             if expected is None or device.user_id not in expected.users:
                 continue
