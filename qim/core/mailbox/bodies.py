@@ -3,8 +3,6 @@
 Only what was found is kept; a miss is never cached. One read a distinct message is in flight, however many wait for it.
 """
 
-from collections.abc import Sequence
-
 import msgspec
 from msgspec import Struct
 
@@ -184,13 +182,3 @@ class BodyCache:
 def name_of(entry: UserMailboxEntry) -> tuple[bytes, int, bytes]:
     """How ReadBodies names a message."""
     return entry.conversation_id, entry.conversation_seq, entry.message_id
-
-
-def cut_at(sizes: Sequence[int], bytes_max: int) -> int:
-    """How many of the first may share a batch: at least one."""
-    total = 0
-    for place, size in enumerate(sizes):
-        total += size
-        if total > bytes_max and place:
-            return place
-    return len(sizes)

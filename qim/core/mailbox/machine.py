@@ -30,6 +30,7 @@ from qim.core.mailbox.vocabulary import (
 )
 from qim.core.ports.completion import Failed, Fenced, StoreReset, StoreRole, Unknown
 from qim.core.ports.local import DrainRequested, FreshEpochWanted, LeaseGone, LeaseHeld, Started
+from qim.core.ports.log import Fetched
 from qim.core.ports.network import Received
 from qim.core.ports.observe import Count, Gauge, Violation
 from qim.core.ports.registry import Resource, Role
@@ -171,9 +172,9 @@ class MailboxNode:
         """Reads of pull, push and shelf: harmless, so everything but an answer is a failure of the read."""
         match event:
             case MailboxesRead():
-                self._pulls.on_rows(self._wall(now), event)
+                self._pulls.on_rows(event)
             case BodiesRead():
-                self._pulls.on_bodies(self._wall(now), event)
+                self._pulls.on_bodies(event)
             case PresenceRead():
                 self._pushes.on_presence(event)
             case VersionsRead():
@@ -186,6 +187,9 @@ class MailboxNode:
                     self._want_fresh_epoch(shard, 0)
             case _ if pending.what is What.BODIES:
                 self._pulls.on_bodies_failed(op)
+            case _ if pending.what is What.DISPATCH:
+                fetched = event if isinstance(event, Fetched) else None
+                self._pulls.on_dispatch(self._wall(now), op, fetched)
             case _ if pending.what is What.PRESENCE:
                 self._pushes.on_failed()
             case _:

@@ -24,6 +24,7 @@ class What(IntEnum):
     READ = 10
     BODIES = 11
     PRESENCE = 12
+    DISPATCH = 13
 
 
 class Pending(Struct, frozen=True):

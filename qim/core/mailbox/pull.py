@@ -7,13 +7,11 @@ A batch never crosses what isn't materialised: it ends at min(up_to, W[lane]) as
 or before an entry whose body neither store nor retention explains.
 """
 
-from collections.abc import Sequence
 from typing import assert_never
 
 import msgspec
-from msgspec import Struct
 
-from qim.core.contract import ids, routing
+from qim.core.contract import routing
 from qim.core.contract.cursor import (
     Cursor,
     CursorOwner,
@@ -23,7 +21,7 @@ from qim.core.contract.cursor import (
     encode_cursor,
     judge,
 )
-from qim.core.contract.entities import UserMailboxEntry, decode_entry
+from qim.core.contract.entities import decode_entry
 from qim.core.contract.errors import ErrorCode, ProtocolError
 from qim.core.contract.invariants import Invariant
 from qim.core.contract.rpc import (
@@ -32,17 +30,18 @@ from qim.core.contract.rpc import (
     AskSync,
     AskWatermark,
     PullAnswer,
-    PulledEntry,
     Refused,
     SyncAnswer,
     WatermarkAnswer,
 )
 from qim.core.contract.sequences import before_first
-from qim.core.mailbox.bodies import Body, BodyCache, expired_body, joined_entry, name_of, read_body
+from qim.core.mailbox.bodies import BodyCache
+from qim.core.mailbox.joining import End, Ended, Joining, Pull
 from qim.core.mailbox.orders import Orders, What
 from qim.core.mailbox.shard import Shard
 from qim.core.mailbox.trim import read_back_seq
 from qim.core.mailbox.vocabulary import BODY_MISMATCH, MailboxConfig
+from qim.core.ports.log import Fetched
 from qim.core.ports.network import Send
 from qim.core.ports.observe import Count, Violation
 from qim.core.ports.store_mailbox import (
@@ -51,29 +50,10 @@ from qim.core.ports.store_mailbox import (
     MailboxRows,
     ReadMailboxes,
 )
-from qim.core.ports.store_message import BodiesRead, ReadBodies
+from qim.core.ports.store_message import BodiesRead
 
 Ask = AskPull | AskSync | AskWatermark
-BodyName = tuple[bytes, int, bytes]
 TRACES_MAX = 4
-
-
-class Pull(Struct):
-    """One PULL in progress. ``awaited``: names in flight for it; ``next_entry``: the first entry not yet joined."""
-
-    source: str
-    rid: int
-    cursor: Cursor
-    up_to: int
-    limit: int
-    watermark: int = 0
-    more: bool = False
-    entries: tuple[UserMailboxEntry, ...] = ()
-    next_entry: int = 0
-    awaited: int = 0
-    found: dict[bytes, Body | None] = {}
-    batch: list[PulledEntry] = []
-    batch_bytes: int = 0
 
 
 class Pulls:
@@ -82,14 +62,10 @@ class Pulls:
     def __init__(self, config: MailboxConfig, orders: Orders, cache: BodyCache) -> None:
         self._config = config
         self._orders = orders
-        self._cache = cache
+        self._joining = Joining(config, orders, cache)
         self._waiting: dict[int, tuple[Shard, list[Pull]]] = {}
         """Pulls that join the next read of their shard, by shard number."""
         self._reads: dict[int, tuple[Shard, tuple[Pull, ...]]] = {}
-        self._wanted: dict[BodyName, list[Pull]] = {}
-        """Who waits for a body; in the order in which they are read."""
-        self._unread: dict[BodyName, None] = {}
-        self._body_reads: dict[int, tuple[BodyName, ...]] = {}
         self._count = 0
 
     # ------------------------------------------------------------ asked
@@ -201,13 +177,7 @@ class Pulls:
             for start in range(0, len(pulls), self._config.reads_max):
                 self._read(shard, tuple(pulls[start : start + self._config.reads_max]))
         self._waiting.clear()
-        while self._unread:
-            names = tuple(self._unread)[: self._config.bodies_max]
-            for name in names:
-                del self._unread[name]
-            op = self._orders.op(What.BODIES)
-            self._body_reads[op] = names
-            self._orders.give(ReadBodies(op=op, names=names))
+        self._joining.flush()
 
     def _read(self, shard: Shard, pulls: tuple[Pull, ...]) -> None:
         op = self._orders.op(What.READ)
@@ -228,11 +198,11 @@ class Pulls:
         )
         self._orders.give(request)
 
-    def on_rows(self, wall: int, event: MailboxesRead) -> None:
+    def on_rows(self, event: MailboxesRead) -> None:
         """Rows of one shard's pulls."""
         _, pulls = self._reads.pop(event.op)
         for pull, rows in zip(pulls, event.results, strict=True):
-            self._take_rows(wall, pull, rows)
+            self._take_rows(pull, rows)
 
     def on_read_failed(self, op: int) -> Shard:
         """A read is harmless: the client may simply ask again. Answers whose mailboxes it was about."""
@@ -241,7 +211,7 @@ class Pulls:
             self._drop(pull, ErrorCode.UNAVAILABLE, "the mailbox store did not answer")
         return shard
 
-    def _take_rows(self, wall: int, pull: Pull, rows: MailboxRows) -> None:
+    def _take_rows(self, pull: Pull, rows: MailboxRows) -> None:
         if pull.cursor.seq < rows.trim:
             self._drop(pull, ErrorCode.CURSOR_EXPIRED, CursorVerdict.EXPIRED.value)
             return
@@ -253,114 +223,51 @@ class Pulls:
             self._orders.give(Violation(check=BODY_MISMATCH, detail=f"mailbox row: {error}"))
             self._drop(pull, ErrorCode.INTERNAL, "a mailbox row can't be decoded")
             return
-        pull.batch = []
-        self._join(wall, pull)
+        end = self._joining.join(pull)
+        if end is not None:
+            self._answer(pull, end)
 
     # ------------------------------------------------------------ bodies
 
-    def _join(self, wall: int, pull: Pull) -> None:
-        """Join as far as bodies are at hand; ask for the next ones; answer when the batch ends."""
-        while pull.next_entry < len(pull.entries):
-            ahead = pull.entries[pull.next_entry : pull.next_entry + self._config.bodies_max]
-            pull.found = {entry.message_id: self._cache.find(entry.message_id) for entry in ahead}
-            missing = [entry for entry in ahead if pull.found[entry.message_id] is None]
-            if missing:
-                self._want(pull, missing)
-                return
-            if self._extend(pull, ahead):
-                return
-        self._answer(pull, cut=pull.more, retry=False)
-
-    def _want(self, pull: Pull, missing: Sequence[UserMailboxEntry]) -> None:
-        for entry in missing:
-            name = name_of(entry)
-            if name not in self._wanted:
-                self._wanted[name] = []
-                self._unread[name] = None
-            self._wanted[name].append(pull)
-        pull.awaited = len(missing)
-
-    def on_bodies(self, wall: int, event: BodiesRead) -> None:
-        """Every pull that waits for one of these goes on once it has all it asked for."""
-        names = self._body_reads.pop(event.op)
-        for name, stored in zip(names, event.stored, strict=True):
-            for pull in self._wanted.pop(name):
-                self._take_body(wall, pull, name, stored)
+    def on_bodies(self, event: BodiesRead) -> None:
+        """Bodies from the hot store."""
+        self._answer_all(self._joining.on_bodies(event))
 
     def on_bodies_failed(self, op: int) -> None:
-        """Not a miss: nothing is known. The pull is refused, the client asks again."""
-        names = self._body_reads.pop(op)
-        for name in names:
-            for pull in self._wanted.pop(name):
-                pull.awaited -= 1
-                pull.found[name[2]] = None
-                if pull.awaited == 0:
-                    self._extend(pull, self._ahead(pull), failed=True)
+        """The hot store did not answer."""
+        self._answer_all(self._joining.on_bodies_failed(op))
 
-    def _ahead(self, pull: Pull) -> tuple[UserMailboxEntry, ...]:
-        return pull.entries[pull.next_entry : pull.next_entry + self._config.bodies_max]
-
-    def _take_body(self, wall: int, pull: Pull, name: BodyName, stored: bytes | None) -> None:
-        entry = next(entry for entry in self._ahead(pull) if name_of(entry) == name)
-        body = self._explained(wall, entry, stored)
-        if body is not None and body.body is not None:
-            self._cache.keep(entry.message_id, body)
-        pull.found[entry.message_id] = body
-        pull.awaited -= 1
-        if pull.awaited == 0 and not self._extend(pull, self._ahead(pull)):
-            self._join(wall, pull)
-
-    def _explained(self, wall: int, entry: UserMailboxEntry, stored: bytes | None) -> Body | None:
-        """The body, a tombstone where retention explains its absence, None for a miss."""
-        if stored is not None:
-            body = read_body(stored, entry)
-            if body is None:
-                detail = f"message {entry.message_id.hex()}: another's bytes under its name"
-                self._orders.give(Violation(check=BODY_MISMATCH, detail=detail))
-            return body
-        sent_at = ids.unpack_message_id(entry.message_id).physical_ms
-        if sent_at + self._config.default_retention_ms < wall:
-            return expired_body(entry)
-        self._orders.give(Count(name="mailbox_body_missing"))
-        return None
-
-    def _extend(self, pull: Pull, ahead: Sequence[UserMailboxEntry], failed: bool = False) -> bool:
-        """Add entries to the batch; True where that ended it (and it was answered)."""
-        for entry in ahead:
-            body = pull.found[entry.message_id]
-            if body is None:
-                self._answer(pull, cut=True, retry=True)
-                return True
-            if pull.batch and pull.batch_bytes + body.size() > self._config.batch_bytes_max:
-                self._answer(pull, cut=True, retry=False)
-                return True
-            pull.batch.append(joined_entry(entry, body))
-            pull.batch_bytes += body.size()
-            pull.next_entry += 1
-        return False
+    def on_dispatch(self, wall: int, op: int, event: Fetched | None) -> None:
+        """A dispatch that was looked up for its body or its retention class."""
+        self._answer_all(self._joining.on_dispatch(wall, op, event))
 
     # ------------------------------------------------------------ answered
 
-    def _answer(self, pull: Pull, *, cut: bool, retry: bool) -> None:
-        """Cut: through the last entry of the batch. Else through min(up_to, W), never back behind the cursor."""
-        before = pull.cursor.seq
-        end = min(pull.up_to, pull.watermark) if pull.up_to else pull.watermark
-        if cut:
-            covered = pull.batch[-1].mailbox_seq if pull.batch else before
+    def _answer_all(self, ended: Ended) -> None:
+        for pull, end in ended:
+            self._answer(pull, end)
+
+    def _answer(self, pull: Pull, end: End) -> None:
+        """WHOLE: through min(up_to, W), never back behind the cursor. Else through the last entry of the batch."""
+        before, whole = pull.cursor.seq, end is End.WHOLE
+        if whole:
+            through = min(pull.up_to, pull.watermark) if pull.up_to else pull.watermark
+            covered = max(before, through)
         else:
-            covered = max(before, end)
+            covered = pull.batch[-1].mailbox_seq if pull.batch else before
         if not self._covers(pull, covered):
             self._drop(pull, ErrorCode.INTERNAL, "the batch has a gap")
             return
         self._count -= 1
-        behind_log = before > pull.watermark or pull.up_to > pull.watermark
-        wait = self._config.retry_after_ms if retry or (behind_log and not cut) else 0
+        # The tail beyond W is being replayed, or a body is: worth asking again, but not at once.
+        replaying = whole and max(before, pull.up_to) > pull.watermark
+        wait = self._config.retry_after_ms if replaying or end is End.MISS else 0
         moved = msgspec.structs.replace(pull.cursor, seq=covered)
         answer = PullAnswer(
             rid=pull.rid,
             entries=tuple(pull.batch),
             covered_through_seq=covered,
-            has_more=cut,
+            has_more=not whole,
             cursor=encode_cursor(moved, self._config.secret),
             retry_after_ms=wait,
         )
@@ -397,4 +304,4 @@ class Pulls:
     def check(self) -> None:
         """Every pull waits for exactly one thing, and there are no more than allowed."""
         assert 0 <= self._count <= self._config.pulls_inflight_max
-        assert all(name in self._wanted for name in self._unread)
+        self._joining.check()
