@@ -302,3 +302,34 @@ class ToyWorld:
         self.streams.pop(other, None)
         self.give(end[0], SocketClosed(conn=end[1]))
         self.give(other[0], SocketClosed(conn=other[1]))
+
+
+HOUR_MS = 3_600_000
+
+
+def pair(**client: Any) -> tuple[ToyWorld, ToyClient, ToyClient]:
+    world = ToyWorld()
+    ann, bob = world.client(1, **client), world.client(2)
+    ann.online()
+    bob.online()
+    world.run()
+    assert (ann.state, bob.state) == (ClientState.ONLINE, ClientState.ONLINE)
+    return world, ann, bob
+
+
+def carries(event: Any, *kinds: type) -> bool:
+    return isinstance(event, Received) and isinstance(event.message, kinds)
+
+
+class DropFirst:
+    """Loses the first ``count`` messages of these kinds between services."""
+
+    def __init__(self, count: int, *kinds: type) -> None:
+        self.left = count
+        self.kinds = kinds
+
+    def __call__(self, target: str, event: Any) -> bool:
+        if self.left and carries(event, *self.kinds):
+            self.left -= 1
+            return True
+        return False
