@@ -10,15 +10,15 @@ from typing import Final
 
 from msgspec import Struct
 
+from qim.core.contract.kinds import HistoryDirection
 from qim.core.contract.rpc import AskHistory, AskMembers
 from qim.core.contract.sequences import U64_MAX
 from qim.core.writer.commit import Waiter
 
-OLDER: Final = 0
-NEWER: Final = 1
-AROUND: Final = 2
-DIRECTIONS: Final = (OLDER, NEWER, AROUND)
-"""rpc.AskHistory's numbers."""
+OLDER: Final = HistoryDirection.OLDER
+NEWER: Final = HistoryDirection.NEWER
+DIRECTIONS: Final = tuple(HistoryDirection)
+"""The numbers of PULL_HISTORY, which the gateway hands through."""
 
 
 class Leg(Struct, kw_only=True, eq=False):
@@ -97,8 +97,8 @@ def _leg(
 
 
 def page_of(legs: list[Leg]) -> tuple[tuple[bytes, ...], bool]:
-    """Rows ascending by seq, and whether any leg has more."""
+    """Rows ascending by seq, and whether there are more in the direction asked (around: towards older ones)."""
     rows: list[bytes] = []
     for leg in legs:
         rows.extend(reversed(leg.rows) if leg.newest_first else leg.rows)
-    return tuple(rows), any(leg.more for leg in legs)
+    return tuple(rows), legs[0].more

@@ -4,6 +4,7 @@ import pytest
 
 from qim.core.contract.entities import MembershipOp, decode_stored_record
 from qim.core.contract.errors import ErrorCode
+from qim.core.contract.kinds import HistoryDirection
 from qim.core.contract.rpc import AskHistory
 from qim.core.ports.completion import Failed, FailReason, StoreReset, StoreRole, Unknown
 from qim.core.ports.log import Append
@@ -11,7 +12,7 @@ from qim.core.ports.store_message import ReadHistory, ReadMembership
 from qim.core.writer import WriterConfig
 from tests.core.writer.scene import Scene, actor, chat
 
-OLDER, NEWER, AROUND = 0, 1, 2
+OLDER, NEWER, AROUND = HistoryDirection
 
 
 def filled(count: int, config: WriterConfig | None = None, body: bytes = b"hello") -> Scene:
@@ -49,7 +50,7 @@ def page(
         (10, NEWER, 3, [], False),
         (2**64 - 1, NEWER, 3, [], False),
         (5, AROUND, 4, [4, 5, 6, 7], True),
-        (1, AROUND, 4, [1, 2, 3], True),
+        (1, AROUND, 4, [1, 2, 3], False),
         (10, AROUND, 4, [9, 10], True),
         (5, AROUND, 1, [5], True),
         (5, AROUND, 500, list(range(1, 11)), False),
@@ -139,7 +140,7 @@ def test_who_may_not_read() -> None:
             actor=actor(1, "other"),
             conversation_id=chat(1, 2),
             anchor=0,
-            direction=0,
+            direction=OLDER,
             limit=0,
         )
     )
