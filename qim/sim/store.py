@@ -184,6 +184,11 @@ class Store:
             if lane is not None:
                 world.at(now + 1, 0, host.take, Unknown(op=effect.op))
             return
+        if lane is None:
+            # Stalled past the caller's patience: it was told Unknown then, and this is the late application.
+            if now >= self.down_until:
+                self._apply(host, effect)
+            return
         if now < self.down_until:
             self._fail(host, effect, FailReason.UNREACHABLE, now)
             return
@@ -191,8 +196,6 @@ class Store:
             world.at(give_up, 0, host.take, Unknown(op=effect.op))
             return
         answer = self._apply(host, effect)
-        if lane is None:
-            return
         if lost or (self.cuts and self.cuts.between(self.name, host.node.name)):
             self._count("store.reply_lost")
             world.at(give_up, 0, host.take, Unknown(op=effect.op))

@@ -52,7 +52,7 @@ class ContiguousBatches:
             return  # a rebuild begins at the read-back position; the end of the world judges what it holds
         shard_number = self.history.oracle.place(device.user_id)[0]
         dispatches = self.history.oracle.dispatches.get(shard_number, {})
-        if not dispatches:
+        if not dispatches or after >> 48 == 0:
             return
         # The predecessor of the first record has another epoch in its top bits: nothing was covered before.
         first, last = next(iter(dispatches)), next(reversed(dispatches))

@@ -137,3 +137,15 @@ def test_a_stale_close_touches_nothing(store: Store) -> None:
     leave(first + 1)
     assert read(store) == ()
     assert ask(store, ReadPresence(op=5, now_wall=NOW, users=())) == PresenceRead(op=5, entries=())
+
+
+def test_a_lost_tail_that_brings_an_earlier_attempt_back_replaces_nobody(store: Store) -> None:
+    """Found by the simulator: the earlier gateway's clock was ahead, so the entry that came back has a higher epoch."""
+    Box(store)
+    earlier = enter(store, gateway="gw:2", attempt=5, now_wall=NOW + 30_000).session_epoch
+    mine = PresenceHold("t", 1, b"phone", 12, (NOW << 16) + 1, 6)
+    assert mine.session_epoch < earlier
+    assert refresh(store, mine) == ()
+    (entry,) = read(store)
+    assert (entry.gateway, entry.attempt) == ("gw:1", 6)
+    assert refresh(store, PresenceHold("t", 1, b"phone", 3, earlier, 5)) == (0,)
