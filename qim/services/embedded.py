@@ -183,8 +183,8 @@ class EmbeddedServer:
         self.runtime.stop()
         if self.tcp is not None:
             self.tcp.abort_all()
-        await self._loop.run_in_executor(None, self.log.stop)
-        await self._loop.run_in_executor(None, self.registry.stop)
+        await self.log.close()
+        await self.registry.close()
         await self._store.close()
         await self._loop.run_in_executor(None, self.valkey.stop)
 

@@ -1,7 +1,8 @@
 """The log port on SQLite: WAL, synchronous=FULL, one commit for all appends that wait (architecture.md, Embedded).
 
 Offsets are dense a partition. Fetches of the newest records are served from a bounded memory tail, older ones from the
-file. A waiting fetch is answered by the next append or at its ``wait_ms``.
+file. A waiting fetch is answered by the next append or at its ``wait_ms``. What is durable but was answered Unknown (a
+commit that failed and is found whole later) stands in the log all the same: memory follows the file, never the reverse.
 """
 
 import secrets
@@ -15,8 +16,8 @@ from typing import Final, assert_never
 
 from msgspec import Struct
 
-from qim.adapters.embedded.database_thread import DatabaseBusy, DatabaseStopped, DatabaseThread
-from qim.core.ports.completion import Completion, Failed, FailReason, Unknown
+from qim.adapters.embedded.database_thread import DatabaseThread, mishap
+from qim.core.ports.completion import Completion, Failed, FailReason
 from qim.core.ports.log import (
     Append,
     Appended,
@@ -37,6 +38,8 @@ Answer = Callable[[LogReply | Completion], None]
 RECORD_BYTES_MAX: Final = 1024 * 1024
 TAIL_RECORDS_MAX: Final = 2_048
 TAIL_BYTES_MAX: Final = 4 * 1024 * 1024
+TRIM_RECORDS_MAX: Final = 2_000
+"""Records one retention job looks at and removes: appends ride in the same commits and must not wait for it."""
 
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS topic (name TEXT PRIMARY KEY, id BLOB NOT NULL) WITHOUT ROWID;
@@ -67,12 +70,22 @@ class _Partition:
 
     def grew(self, records: list[StoredRecord]) -> None:
         """Records became durable at the end."""
+        if records[0].offset != self.end:
+            # Something answered Unknown stands in between: the tail would have a hole, the file has none.
+            self.tail.clear()
+            self.tail_bytes = 0
         for record in records:
             self.tail.append(record)
-            self.tail_bytes += len(record.value)
+            self.tail_bytes += _size(record)
         self.end = records[-1].offset + 1
         while len(self.tail) > TAIL_RECORDS_MAX or self.tail_bytes > TAIL_BYTES_MAX:
-            self.tail_bytes -= len(self.tail.popleft().value)
+            self.tail_bytes -= _size(self.tail.popleft())
+
+    def starts_at(self, offset: int) -> None:
+        """Retention took everything below ``offset``."""
+        self.start = max(self.start, offset)
+        while self.tail and self.tail[0].offset < self.start:
+            self.tail_bytes -= _size(self.tail.popleft())
 
     def from_tail(self, offset: int, limit: int, bytes_max: int) -> list[StoredRecord] | None:
         """Records from memory, or None where the file must be asked."""
@@ -82,7 +95,7 @@ class _Partition:
         taken: list[StoredRecord] = []
         size = 0
         for index in range(first, min(first + limit, len(self.tail))):
-            size += len(self.tail[index].value)
+            size += _size(self.tail[index])
             if taken and size > bytes_max:
                 break
             taken.append(self.tail[index])
@@ -99,6 +112,7 @@ class SqliteLog:
         self._database = DatabaseThread(path, loop, schema=_SCHEMA, name="qim-log")
         self._topic_ids: dict[Topic, bytes] = {}
         self._partitions: dict[tuple[Topic, int], _Partition] = {}
+        self._stopped = False
         self._database.at_start(lambda connection: self._load_all(connection, partitions))
 
     def _load_all(self, connection: sqlite3.Connection, partitions: dict[Topic, int]) -> None:
@@ -112,11 +126,12 @@ class SqliteLog:
         """Jobs that wait for the database thread (metric)."""
         return self._database.waiting
 
-    def stop(self) -> None:
-        """Answer waiting fetches with nothing, make every accepted append durable, close."""
+    async def close(self) -> None:
+        """Answer waiting fetches with nothing, make every accepted append durable and answer it, close."""
+        self._stopped = True
         for partition in self._partitions.values():
             self._wake(partition)
-        self._database.stop()
+        await self._database.close()
 
     def submit(self, request: LogRequest, answer: Answer) -> None:
         """Append, Fetch or ReadEnds; see ports/log.py."""
@@ -141,32 +156,57 @@ class SqliteLog:
             case _:
                 assert_never(request)
 
-    def trim(self, topic: Topic, number: int, before: int, done: Callable[[object], None]) -> None:
-        """Retention: forget offsets below ``before`` (never beyond the end)."""
+    def partition_count(self, topic: Topic) -> int:
+        """How many partitions the topic has."""
+        return sum(held is topic for held, _ in self._partitions)
+
+    def trim(
+        self, topic: Topic, number: int, *, before: int, done: Callable[[object], None]
+    ) -> None:
+        """Retention: forget offsets below ``before`` (never beyond the end); ``done`` gets the new start, or an exception."""
         partition = self._partitions[topic, number]
         before = min(before, partition.end)
 
-        def work(connection: sqlite3.Connection) -> None:
-            connection.execute(
-                "DELETE FROM record WHERE topic=? AND partition=? AND position<?",
-                (topic.value, number, before),
-            )
-            connection.execute(
-                "INSERT INTO span VALUES (?,?,?,?) ON CONFLICT DO UPDATE SET first=max(first,excluded.first), "
-                "last_end=max(last_end,excluded.last_end)",
-                (topic.value, number, before, before),
-            )
+        def work(connection: sqlite3.Connection) -> int:
+            return _trim(connection, topic, number, before)
 
-        def finished(result: object) -> None:
-            if not isinstance(result, Exception):
-                partition.start = max(partition.start, before)
-                while partition.tail and partition.tail[0].offset < before:
-                    partition.tail_bytes -= len(partition.tail.popleft().value)
-            done(result)
+        self._database.submit(work, lambda result: self._trimmed(partition, result, done))
 
-        self._database.submit(work, finished)
+    def trim_older(
+        self,
+        topic: Topic,
+        number: int,
+        *,
+        older_than: int,
+        keep_from: int,
+        done: Callable[[object], None],
+    ) -> None:
+        """Retention by age: of the oldest ``TRIM_RECORDS_MAX`` records forget those that lead, appended before
+        ``older_than`` (wall ms of the log) and below offset ``keep_from``; ``done`` gets the new start, or an exception.
+
+        Append times follow a wall clock that may step back: the first young record stops, whatever stands behind it.
+        """
+        partition = self._partitions[topic, number]
+        keep_from = min(keep_from, partition.end)
+
+        def work(connection: sqlite3.Connection) -> int:
+            before = _first_young(connection, topic, number, older_than, keep_from)
+            return _trim(connection, topic, number, before)
+
+        self._database.submit(work, lambda result: self._trimmed(partition, result, done))
+
+    def _trimmed(
+        self, partition: _Partition, result: object, done: Callable[[object], None]
+    ) -> None:
+        if isinstance(result, int):
+            partition.starts_at(result)
+            result = partition.start
+        done(result)
 
     def _append(self, request: Append, partition: _Partition, answer: Answer) -> None:
+        if not request.records:
+            answer(Failed(op=request.op, why=FailReason.INVALID))
+            return
         for index, record in enumerate(request.records):
             if len(record.value) > RECORD_BYTES_MAX:
                 why = f"record of {len(record.value)} bytes, at most {RECORD_BYTES_MAX}"
@@ -201,23 +241,13 @@ class SqliteLog:
             offsets = tuple(record.offset for record in result)
             answer(Appended(op=request.op, offsets=offsets, append_time=result[0].append_time))
             self._wake(partition)
-        elif isinstance(result, DatabaseBusy | DatabaseStopped):
-            answer(Failed(op=request.op, why=FailReason.OVERLOADED))
         else:
-            # A failed commit may still be found durable after a crash: never call that Failed.
-            answer(Unknown(op=request.op))
+            answer(mishap(request.op, result))
 
     def _fetch(self, fetch: Fetch, partition: _Partition, answer: Answer) -> None:
         if not partition.start <= fetch.offset <= partition.end:
-            answer(
-                OutOfRange(
-                    op=fetch.op,
-                    topic_id=self._topic_ids[fetch.topic],
-                    start=partition.start,
-                    end=partition.end,
-                )
-            )
-        elif fetch.offset == partition.end and fetch.wait_ms > 0:
+            self._out_of_range(fetch, partition, answer)
+        elif fetch.offset == partition.end and fetch.wait_ms > 0 and not self._stopped:
             waiter = _Waiter(fetch, answer)
             waiter.timer = self._loop.call_later(
                 fetch.wait_ms / 1000, self._expired, partition, waiter
@@ -236,12 +266,25 @@ class SqliteLog:
             return _read(connection, fetch)
 
         def done(result: object) -> None:
-            if isinstance(result, list):
-                self._fetched(fetch, partition, answer, result)
-            else:
+            if not isinstance(result, list):
                 answer(Failed(op=fetch.op, why=FailReason.UNREACHABLE))
+            elif fetch.offset < partition.start:
+                # Retention overtook the reading: what was found begins behind a hole.
+                self._out_of_range(fetch, partition, answer)
+            else:
+                self._fetched(fetch, partition, answer, result)
 
         self._database.submit(work, done)
+
+    def _out_of_range(self, fetch: Fetch, partition: _Partition, answer: Answer) -> None:
+        answer(
+            OutOfRange(
+                op=fetch.op,
+                topic_id=self._topic_ids[fetch.topic],
+                start=partition.start,
+                end=partition.end,
+            )
+        )
 
     def _fetched(
         self, fetch: Fetch, partition: _Partition, answer: Answer, records: list[StoredRecord]
@@ -268,6 +311,10 @@ class SqliteLog:
             self._serve(waiter.fetch, partition, waiter.answer)
 
 
+def _size(record: StoredRecord) -> int:
+    return len(record.key) + len(record.value)
+
+
 def _topic_id(connection: sqlite3.Connection, topic: Topic) -> bytes:
     connection.execute(
         "INSERT OR IGNORE INTO topic VALUES (?,?)", (topic.value, secrets.token_bytes(16))
@@ -292,6 +339,41 @@ def _load(connection: sqlite3.Connection, topic: Topic, number: int) -> _Partiti
     return _Partition(int(row[0]) if row else 0, _end(connection, topic, number))
 
 
+def _trim(connection: sqlite3.Connection, topic: Topic, number: int, before: int) -> int:
+    """Remove what stands below ``before``; the end must outlive the last record, hence ``last_end``. The new start."""
+    end = _end(connection, topic, number)
+    before = min(before, end)
+    connection.execute(
+        "DELETE FROM record WHERE topic=? AND partition=? AND position<?",
+        (topic.value, number, before),
+    )
+    connection.execute(
+        "INSERT INTO span VALUES (?,?,?,?) ON CONFLICT DO UPDATE SET first=max(first,excluded.first), "
+        "last_end=max(last_end,excluded.last_end)",
+        (topic.value, number, before, end),
+    )
+    row = connection.execute(
+        "SELECT first FROM span WHERE topic=? AND partition=?", (topic.value, number)
+    ).fetchone()
+    return int(row[0])
+
+
+def _first_young(
+    connection: sqlite3.Connection, topic: Topic, number: int, older_than: int, keep_from: int
+) -> int:
+    """The first offset that stays; 0 where no record leads that is old enough."""
+    rows = connection.execute(
+        "SELECT position,time FROM record WHERE topic=? AND partition=? ORDER BY position LIMIT ?",
+        (topic.value, number, TRIM_RECORDS_MAX),
+    )
+    stays = 0
+    for position, append_time in rows:
+        if append_time >= older_than or position >= keep_from:
+            break
+        stays = position + 1
+    return stays
+
+
 def _read(connection: sqlite3.Connection, fetch: Fetch) -> list[StoredRecord]:
     rows = connection.execute(
         "SELECT position,time,key,value FROM record WHERE topic=? AND partition=? AND position>=? "
@@ -301,7 +383,7 @@ def _read(connection: sqlite3.Connection, fetch: Fetch) -> list[StoredRecord]:
     taken: list[StoredRecord] = []
     size = 0
     for offset, append_time, key, value in rows:
-        size += len(value)
+        size += len(key) + len(value)
         if taken and size > fetch.bytes_max:
             break
         taken.append(StoredRecord(offset=offset, append_time=append_time, key=key, value=value))

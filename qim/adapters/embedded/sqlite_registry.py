@@ -2,6 +2,9 @@
 
 Epochs, barriers and the numbers every process must share are durable; who holds a lease until when lives in memory only,
 since the directory's lock proves that every earlier holder is dead. Never in the hot store: its tail can vanish.
+
+An epoch is told only once it is durable; one whose commit failed is burnt for this process and was told to nobody, so a
+restart may grant it again, for the first time. What ReadLease says of epochs never falls.
 """
 
 import sqlite3
@@ -13,8 +16,8 @@ from typing import Final, assert_never
 
 from msgspec import Struct
 
-from qim.adapters.embedded.database_thread import DatabaseBusy, DatabaseStopped, DatabaseThread
-from qim.core.ports.completion import Completion, Failed, FailReason, Unknown
+from qim.adapters.embedded.database_thread import DatabaseThread, mishap
+from qim.core.ports.completion import Completion, Failed, FailReason
 from qim.core.ports.registry import (
     Acquire,
     Announce,
@@ -42,7 +45,7 @@ Answer = Callable[[RegistryReply | Completion], None]
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS lease (resource TEXT PRIMARY KEY, epoch INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS barrier (resource TEXT, epoch INTEGER, place INTEGER,
-  PRIMARY KEY (resource, epoch)) WITHOUT ROWID;
+  PRIMARY KEY (resource, epoch, place)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS shared (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
 
@@ -60,6 +63,7 @@ class SharedNumbersDiffer(Exception):
 class _Holder(Struct):
     owner: str
     address: str
+    epoch: int
     expires_at: float
 
 
@@ -82,9 +86,9 @@ class SqliteRegistry:
         """Jobs that wait for the database thread (metric)."""
         return self._database.waiting
 
-    def stop(self) -> None:
-        """Finish and close."""
-        self._database.stop()
+    async def close(self) -> None:
+        """Finish and answer what was submitted, close."""
+        await self._database.close()
 
     def fix_shared(self, numbers: dict[str, str]) -> None:
         """Write the shared numbers at first start; refuse others later. Only before the first ``submit``."""
@@ -110,11 +114,7 @@ class SqliteRegistry:
             case Renew():
                 self._renew(request, answer)
             case Release():
-                for resource, _ in request.leases:
-                    holder = self._holders.get(resource)
-                    if holder is not None and holder.owner == request.owner:
-                        del self._holders[resource]
-                answer(Released(op=request.op))
+                self._release(request, answer)
             case RaiseEpoch():
                 self._raise(request, answer)
             case RegisterBarrier():
@@ -136,7 +136,7 @@ class SqliteRegistry:
         epoch = self._epochs.get(resource, 0) + 1
         self._epochs[resource] = epoch
         self._holders[resource] = _Holder(
-            request.owner, request.address, now + request.ttl_ms / 1000
+            request.owner, request.address, epoch, now + request.ttl_ms / 1000
         )
 
         def work(connection: sqlite3.Connection) -> tuple[int, int]:
@@ -154,8 +154,13 @@ class SqliteRegistry:
                         barrier_offset=result[1],
                     )
                 )
-            else:
-                answer(_mishap(request.op, result))
+                return
+            failed = mishap(request.op, result)
+            holder = self._holders.get(resource)
+            if isinstance(failed, Failed) and holder is not None and holder.epoch == epoch:
+                # Nobody was granted anything, so nobody may be kept waiting for it.
+                del self._holders[resource]
+            answer(failed)
 
         self._database.submit(work, done)
 
@@ -163,13 +168,25 @@ class SqliteRegistry:
         now = _now()
         lost: list[Resource] = []
         for resource, epoch in request.leases:
-            holder = self._holders.get(resource)
-            ours = holder is not None and holder.owner == request.owner
-            if holder is None or not ours or self._epochs.get(resource) != epoch:
+            holder = self._held(resource, request.owner, epoch)
+            if holder is None or holder.expires_at <= now or self._epochs[resource] != epoch:
                 lost.append(resource)
             else:
                 holder.expires_at = now + request.ttl_ms / 1000
         answer(Renewed(op=request.op, lost=tuple(lost)))
+
+    def _release(self, request: Release, answer: Answer) -> None:
+        """A late Release names an old epoch and must not give back what was taken afresh."""
+        for resource, epoch in request.leases:
+            if self._held(resource, request.owner, epoch) is not None:
+                del self._holders[resource]
+        answer(Released(op=request.op))
+
+    def _held(self, resource: Resource, owner: str, epoch: int) -> _Holder | None:
+        holder = self._holders.get(resource)
+        if holder is None or holder.owner != owner or holder.epoch != epoch:
+            return None
+        return holder
 
     def _raise(self, request: RaiseEpoch, answer: Answer) -> None:
         epoch = max(self._epochs.get(request.resource, 0), request.above)
@@ -180,7 +197,7 @@ class SqliteRegistry:
             return True
 
         def done(result: object) -> None:
-            answer(EpochRaised(op=request.op) if result is True else _mishap(request.op, result))
+            answer(EpochRaised(op=request.op) if result is True else mishap(request.op, result))
 
         self._database.submit(work, done)
 
@@ -219,7 +236,7 @@ class SqliteRegistry:
 
         def done(result: object) -> None:
             ok = result is True
-            answer(BarrierRegistered(op=request.op) if ok else _mishap(request.op, result))
+            answer(BarrierRegistered(op=request.op) if ok else mishap(request.op, result))
 
         self._database.submit(work, done)
 
@@ -267,14 +284,8 @@ def _barrier_below(
     connection: sqlite3.Connection, resource: Resource, below: int
 ) -> tuple[int, int]:
     row = connection.execute(
-        "SELECT epoch, place FROM barrier WHERE resource=? AND place<? ORDER BY epoch DESC LIMIT 1",
+        "SELECT epoch, place FROM barrier WHERE resource=? AND place<? "
+        "ORDER BY epoch DESC, place DESC LIMIT 1",
         (_name(resource), below),
     ).fetchone()
     return (int(row[0]), int(row[1])) if row else (0, -1)
-
-
-def _mishap(op: int, result: object) -> Completion:
-    """A failed commit may be found durable after a crash: only what never ran is Failed."""
-    if isinstance(result, DatabaseBusy | DatabaseStopped):
-        return Failed(op=op, why=FailReason.OVERLOADED)
-    return Unknown(op=op)
