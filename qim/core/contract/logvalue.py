@@ -92,7 +92,9 @@ def read_outbox(value: bytes) -> Barrier | Outboxed | NewerFormat | Undecodable:
         return header
     kind, epoch = header
     if kind == KIND_BARRIER:
-        return Barrier(epoch) if len(value) == HEADER_BYTES else Undecodable("barrier with a payload")
+        return (
+            Barrier(epoch) if len(value) == HEADER_BYTES else Undecodable("barrier with a payload")
+        )
     if kind != KIND_RECORD:
         return Undecodable(f"kind {kind} in the outbox")
     try:
