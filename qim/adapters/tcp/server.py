@@ -21,6 +21,7 @@ from qim.core.ports.sockets import (
 )
 
 CLOSE_FLUSH_SECONDS: Final = 5.0
+CLOSE_LINGER_SECONDS: Final = 2.0
 BACKLOG_STEP_BYTES: Final = 16 * 1024
 
 Post = Callable[[SocketEvent], None]
@@ -32,6 +33,7 @@ class _Stream(asyncio.Protocol):
         self.conn = 0
         self.transport: asyncio.Transport | None = None
         self.reported = 0
+        self.ending: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports have the interface without the base class.
@@ -44,13 +46,32 @@ class _Stream(asyncio.Protocol):
         self._server.post(Accepted(conn=self.conn, peer=f"{peer[0]}:{peer[1]}" if peer else "?"))
 
     def data_received(self, data: bytes) -> None:
+        if self.ending is not None:
+            return
         self._server.post(BytesReceived(conn=self.conn, wall=self._server.wall(), data=bytes(data)))
 
     def eof_received(self) -> bool:
         return False  # a half-closed client is gone: nobody pulls through it any more
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self.ending is not None:
+            self.ending.cancel()
         self._server.closed(self)
+
+    def end(self) -> None:
+        """Say no more, read and throw away until the peer ends too, but not for ever.
+
+        A socket closed with unread bytes answers them by RST, and that would take from the peer the last words it was
+        sent: why it is cut (KICKED, ERROR).
+        """
+        transport = self.transport
+        if transport is None or self.ending is not None or transport.is_closing():
+            return
+        seconds = CLOSE_FLUSH_SECONDS if transport.get_write_buffer_size() else CLOSE_LINGER_SECONDS
+        self.ending = asyncio.get_running_loop().call_later(seconds, transport.abort)
+        if not transport.is_reading():
+            transport.resume_reading()
+        transport.write_eof()
 
     def resume_writing(self) -> None:
         self.reported = 0
@@ -117,10 +138,8 @@ class TcpServer:
     def close(self, effect: CloseSocket, _: Any) -> None:
         """Route of CloseSocket: what was written goes out first, but not for ever."""
         stream = self._streams.get(effect.conn)
-        if stream is None or stream.transport is None:
-            return
-        stream.transport.close()
-        asyncio.get_running_loop().call_later(CLOSE_FLUSH_SECONDS, stream.transport.abort)
+        if stream is not None:
+            stream.end()
 
     def pause(self, effect: PauseReading, _: Any) -> None:
         """Route of PauseReading."""

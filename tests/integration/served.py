@@ -1,0 +1,101 @@
+"""A running server as the tests of a module share it: where it is, what it logged, what its metrics say."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+from qim.adapters.embedded.stale_server import read_record
+from qim.adapters.redis.blocking import BlockingConnection
+from tests.integration.raw_client import Target, target_of
+from tests.integration.up_process import UpProcess
+
+CANARY = b"canary-7f3a9c"
+"""Stands in every body of the tests; found in a log it proves that a text leaked."""
+_SAMPLE = re.compile(r'^(\w+?)(?:\{label="([^"]*)"\})? ([0-9.e+-]+)$')
+
+
+class Served(UpProcess):
+    """UpProcess with eyes."""
+
+    def __init__(self, data: Path, *options: str) -> None:
+        super().__init__(data, "127.0.0.1:0", *options)
+
+    @property
+    def target(self) -> Target:
+        """For RawClient."""
+        return target_of(self.tcp, self.data)
+
+    @property
+    def pid(self) -> int:
+        """Of the server."""
+        return int(self.ready["pid"])
+
+    @property
+    def store_pid(self) -> int:
+        """Of its private store, its only child."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        assert len(children) == 1, children
+        return int(children[0])
+
+    def log(self) -> str:
+        """All that was logged so far."""
+        return self.data.with_suffix(".log").read_text(errors="replace")
+
+    def log_records(self) -> list[dict[str, Any]]:
+        """Each line is one JSON object."""
+        return [json.loads(line) for line in self.log().splitlines()]
+
+    def get(self, path: str) -> tuple[int, str]:
+        """Status and body of the operator's endpoint."""
+        try:
+            with urlopen(f"http://{self.ready['metrics']}{path}", timeout=30) as answer:
+                return answer.status, answer.read().decode()
+        except HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+    def metrics(self) -> dict[tuple[str, str], float]:
+        """Every sample by (name, label)."""
+        status, text = self.get("/metrics")
+        assert status == 200
+        samples: dict[tuple[str, str], float] = {}
+        for line in text.splitlines():
+            if not line.startswith("#"):
+                found = _SAMPLE.match(line)
+                assert found, f"no sample: {line!r}"
+                samples[found[1], found[2] or ""] = float(found[3])
+        return samples
+
+    def metric(self, name: str, label: str = "") -> float:
+        """One sample, 0 where it was never counted."""
+        return self.metrics().get((name, label), 0.0)
+
+    def resident_bytes(self) -> int:
+        """RSS of the server process."""
+        pages = Path(f"/proc/{self.pid}/statm").read_text().split()[1]
+        return int(pages) * 4096
+
+    def store_connection(self) -> BlockingConnection:
+        """A connection of our own to the private store."""
+        record = read_record(self.data / "store")
+        assert record is not None
+        return BlockingConnection(Path(record.socket), timeout_s=30)
+
+    def judge(self) -> None:
+        """Nothing died, no rule was broken, nothing leaked."""
+        log = self.log()
+        assert "Traceback" not in log, log[-4000:]
+        for record in self.log_records():
+            assert record["event"] not in ("machine died", "violation"), record
+        assert CANARY.decode() not in log, "a body stands in the log"
+        assert (self.data / "secret").read_bytes().hex() not in log
+        assert "qim1." not in log, "a token stands in the log"
+
+    def end(self) -> None:
+        """SIGTERM must drain, and then the log is judged."""
+        assert self.get("/healthz")[0] == 200, self.get("/healthz")
+        assert self.stop() == 0, self.log()[-4000:]
+        self.judge()
