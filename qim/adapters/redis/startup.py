@@ -53,12 +53,7 @@ def judge_server(facts: ServerFacts) -> None:
         )
     mode = facts.info.get("redis_mode") or facts.info.get("server_mode", "")  # Valkey renamed it
     if mode != "standalone":
-        raise StoreRefused(
-            "the server's mode",
-            got=mode or "unknown",
-            expected="standalone",
-            advice="one script spans many keys, so Redis Cluster is not supported; use one server a store",
-        )
+        raise not_standalone(mode)
     for name, expected, advice in (
         ("appendonly", ("yes",), "set `appendonly yes`, or answered writes vanish at a restart"),
         ("appendfsync", ("everysec", "always"), "set `appendfsync everysec` or `always`"),
@@ -73,6 +68,23 @@ def judge_server(facts: ServerFacts) -> None:
             raise StoreRefused(
                 name, got=got or "unknown", expected=" or ".join(expected), advice=advice
             )
+
+
+def not_standalone(mode: str) -> StoreRefused:
+    """The refusal of Redis Cluster."""
+    return StoreRefused(
+        "the server's mode",
+        got=mode or "unknown",
+        expected="standalone",
+        advice="one script spans many keys, so Redis Cluster is not supported; use one server a store",
+    )
+
+
+def refusal_told_by(failure: str) -> StoreRefused | None:
+    """A failure of the first exchange that no waiting will mend: a cluster answers so before it can be asked its mode."""
+    if failure.startswith(("CLUSTERDOWN", "MOVED", "CROSSSLOT")):
+        return not_standalone("cluster")
+    return None
 
 
 def self_test_call() -> Call:

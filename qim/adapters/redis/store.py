@@ -21,13 +21,14 @@ from qim.adapters.redis.connection import (
 from qim.adapters.redis.layout import Call
 from qim.adapters.redis.outcomes import (
     CallFailed,
+    NotConnected,
     NotSent,
     ServerError,
     StoreResetError,
     TooManyInFlight,
 )
 from qim.adapters.redis.scripts import load_scripts, script_hashes
-from qim.adapters.redis.startup import check_server
+from qim.adapters.redis.startup import check_server, refusal_told_by
 from qim.core.ports.completion import (
     Completion,
     Failed,
@@ -42,6 +43,7 @@ Answer = Callable[[Any], None]
 """Called once with a StoreReply or a Completion."""
 
 READY_TIMEOUT_MS: Final = 10_000
+READY_LOOK_MS: Final = 250
 BOTH: Final = (StoreRole.MESSAGE, StoreRole.MAILBOX)
 
 # Errors after which the script surely wrote nothing: the server refuses them before the first write.
@@ -100,12 +102,24 @@ class RedisStore:
         store = cls(config, on_reset=on_reset, roles=roles)
         store.connection.open()
         try:
-            await store.connection.ready(ready_timeout_ms)
+            await store._ready(ready_timeout_ms)
             await check_server(store.connection)
         except BaseException:
             await store.close()
             raise
         return store
+
+    async def _ready(self, timeout_ms: int) -> None:
+        """Wait for the connection, but not for a server that will never do."""
+        for _ in range(max(1, timeout_ms // READY_LOOK_MS)):
+            try:
+                await self.connection.ready(READY_LOOK_MS)
+                return
+            except NotConnected:
+                refused = refusal_told_by(self.connection.last_failure)
+                if refused is not None:
+                    raise refused from None
+        await self.connection.ready(READY_LOOK_MS)
 
     async def close(self) -> None:
         """End the connection; what is under way is answered Unknown."""

@@ -102,6 +102,12 @@ def redis_binary() -> str | None:
     return shutil.which("redis-server")
 
 
+def socket_of(client: redis.Redis) -> str:
+    """Where the server of ``running`` listens."""
+    path: str = client.connection_pool.connection_kwargs["path"]
+    return path
+
+
 def has_locale() -> bool:
     """Whether this machine knows the locale in which Lua's own comparison goes wrong."""
     listed = subprocess.run(["locale", "-a"], capture_output=True, check=False).stdout
@@ -130,6 +136,7 @@ def running(
                 break
         client = redis.Redis(unix_socket_path=str(socket))
         with client:
+            client.ping()
             yield client
     finally:
         process.kill()
