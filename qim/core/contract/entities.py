@@ -31,6 +31,7 @@ class MessageKind(IntEnum):
     CUSTOM = 2
     CONTROL = 3
     RECALL = 4
+    DELETE_FOR_ME = 5
 
 
 class RetentionClass(IntEnum):
@@ -108,6 +109,8 @@ class MessageRecord(Struct, frozen=True, array_like=True, kw_only=True, gc=False
     format_version: int = FORMAT_VERSION
     conversation_seq: int = 0
     last_activity_id: bytes = EMPTY_ID
+    target_seq: int = 0
+    """RECALL and DELETE_FOR_ME: the conversation_seq the overlay lies on."""
 
 
 class GroupDispatch(Struct, frozen=True, array_like=True, kw_only=True, gc=False):
@@ -142,6 +145,7 @@ class GroupDispatch(Struct, frozen=True, array_like=True, kw_only=True, gc=False
     source_epoch: int
     source_checkpoint: int
     format_version: int = FORMAT_VERSION
+    target_seq: int = 0
 
 
 class UserMailboxEntry(Struct, frozen=True, array_like=True, kw_only=True, gc=False):
@@ -169,6 +173,13 @@ class Member(Struct, frozen=True, array_like=True, gc=False):
 
     user_id: int
     intervals: tuple[Interval, ...]
+
+
+class MemberHistoryRow(Struct, frozen=True, array_like=True, gc=False):
+    """A present or former member with all intervals (joined_at, left_at)."""
+
+    user_id: int
+    intervals: tuple[tuple[int, int], ...]
 
 
 class MembershipVersion(Struct, frozen=True, kw_only=True, gc=False):

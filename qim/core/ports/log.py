@@ -12,10 +12,14 @@ from msgspec import Struct
 
 
 class Topic(StrEnum):
-    """Log topics; partition of OUTBOX = writer shard, of DISPATCH = mailbox shard."""
+    """Log topics; partition of OUTBOX = writer shard, of DISPATCH and USER_STATE = mailbox shard.
+
+    USER_STATE is compacted by key (the last record of a key stays): read marks and user state (pipeline.md §4).
+    """
 
     OUTBOX = "outbox"
     DISPATCH = "dispatch"
+    USER_STATE = "user_state"
 
 
 class LogRecord(Struct, frozen=True, kw_only=True, gc=False):

@@ -16,6 +16,8 @@ class Role(StrEnum):
     WRITER = "writer"
     FANOUT = "fanout"
     MAILBOX = "mailbox"
+    SESSION = "session"
+    ARCHIVER = "archiver"
     AUDITOR = "auditor"
     INSTANCE = "instance"
 
@@ -156,9 +158,7 @@ class Peers(Struct, frozen=True, kw_only=True, gc=False):
     owners: tuple[str, ...]
 
 
-RegistryRequest = (
-    Acquire | Renew | Release | RaiseEpoch | ReadLease | RegisterBarrier | Announce
-)
+RegistryRequest = Acquire | Renew | Release | RaiseEpoch | ReadLease | RegisterBarrier | Announce
 RegistryReply = (
     Granted | Denied | Renewed | Released | EpochRaised | LeaseRead | BarrierRegistered | Peers
 )
