@@ -1,16 +1,17 @@
 -- OPEN (d): restore effective outbox records and move `applied`, one script, idempotent (docs: pipeline, 1.6).
 --
 -- The effective outbox is the truth: an intent that stands in a record's way (same dedupe key or same seq, another
--- message_id, never outboxed) goes, with its fact, its pending row and its history row.
+-- message_id, never outboxed) goes, with its fact, its pending row, its history row and what it laid on another.
 --
 -- KEYS   1 incarnation, 2 ws: writer shard, 3 wp: pending, 4 wi: order of facts, 5 wa: facts, 6 dx: dedupe index,
+--        7 ho: order of hot rows, 8 wo: pending overlays,
 --        then five a record: d: dedupe, c: conversation, h: history, gm: members, gv: versions
 -- ARGV   1 incarnation, 2 epoch8, 3 cutoff8 of the dedupe window, 4 applied_from8, 5 applied_to8, 6 filter8,
---        then fifteen a record: intent72, seq8 activity16, stored, conversation16 seq8 message_id16, fact, kind1,
+--        then sixteen a record: intent72, seq8 activity16, stored, conversation16 seq8 message_id16, fact, kind1,
 --        users16 or '', previous version8 ('' no membership), seq8 before, operation1, kind1 version8 digest16, users,
---        creator8, name, meta
+--        creator8, name, meta, user8 target8 of an overlay (user 0: a recall) or ''
 -- Reply  K; or R (also when `applied` stands below applied_from); or F epoch8; or X: a version before is missing
--- Uses: compare, guard, rows, membership
+-- Uses: compare, guard, rows, overlays, membership
 -- allow-file (..): every part but the last has a fixed width
 
 local shard = call('HMGET', KEYS[2], 'e', 'a', 'h', 'v')
@@ -21,7 +22,7 @@ local applied, covered = shard[2] or ZERO, shard[4] or ZERO
 if below(applied, ARGV[4]) then return {'R'} end
 if not below(applied, ARGV[5]) then return {'K'} end
 
-local FIELDS = 15
+local FIELDS = 16
 local HIGHEST = '\255\255\255\255\255\255\255\255\255\255\255\255\255\255\255\255'
 
 -- The name (version8 digest16) of a previous version; its digest isn't in the record.
@@ -38,7 +39,7 @@ end
 local function check()
   local made = {}
   local argument = 7
-  for key = 7, #KEYS, 5 do
+  for key = 9, #KEYS, 5 do
     local previous = ARGV[argument + 7]
     if previous ~= '' then
       local named = KEYS[key + 4]
@@ -61,6 +62,12 @@ local function drop_intent(member, hkey)
   if row ~= '' then call('ZREM', hkey, row) end
   call('HDEL', KEYS[5], message_id)
   call('ZREM', KEYS[4], message_id)
+  local place = sub(member, 1, 24)
+  local overlay = call('HGET', KEYS[8], place)
+  if overlay then
+    lift_overlay(sub(place, 1, 16), overlay, sub(place, 17))
+    call('HDEL', KEYS[8], place)
+  end
   if fact then
     local dkey = 'd:' .. sub(fact, 35)
     local held = call('GET', dkey)
@@ -140,16 +147,20 @@ local function restore(key, argument)
   restore_dedupe(KEYS[key], intent, coordinates)
   call('ZADD', KEYS[key + 2], '0', ARGV[argument + 2])
   call('ZREM', KEYS[3], member)
+  local fact, overlay = ARGV[argument + 4], ARGV[argument + 15]
+  call('ZADD', KEYS[7], '0', sub(fact, 3, 10) .. sub(intent, 33, 40) .. place)
+  call('HDEL', KEYS[8], place)
+  if overlay ~= '' then lay_overlay(sub(place, 1, 16), overlay, seq) end
   restore_conversation(KEYS[key + 1], ARGV[argument + 5], ARGV[argument + 6], coordinates)
   if ARGV[argument + 7] ~= '' then restore_membership(key, argument, seq) end
-  restore_fact(member, ARGV[argument + 4])
+  restore_fact(member, fact)
   return sub(member, 25)
 end
 
 if not check() then return {'X'} end
 local newest = shard[3] or '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
 local argument = 7
-for key = 7, #KEYS, 5 do
+for key = 9, #KEYS, 5 do
   newest = greater(newest, restore(key, argument))
   argument = argument + FIELDS
 end

@@ -8,7 +8,7 @@
 --        12 meta
 -- Reply  K and F seq8 activity16 | E entry97 stored | V version8 digest16; or R; or F epoch8; or X: the version
 --        before is not in this store
--- Uses: compare, successor, guard, rows, commit, membership
+-- Uses: compare, successor, guard, rows, overlays, commit, membership
 -- allow-file (..): every part has a fixed width
 
 local refused = foreign() or refusal(call('HGET', KEYS[2], 'e'), ARGV[2])

@@ -7,10 +7,10 @@
 -- A conversation c: is a hash: s = seq8 activity16; v = kind1 version8 digest16 control_seq8; u = the two
 -- users of a single chat; o, n, m = creator8, name, meta of a group; h = head; f = hot floor8.
 --
--- KEYS: 3 wp: pending, 4 wi: order of facts, 5 wa: facts, 6 dx: dedupe index. ARGV: 3 cutoff8 (entries whose
+-- KEYS: 2 ws: writer shard, 3 wp: pending, 4 wi: order of facts, 5 wa: facts, 6 dx: dedupe index. ARGV: 3 cutoff8 (entries whose
 -- not_after is below it are past the dedupe window). Reply: none; defines plan(...) -> the reply of one
 -- item, and write_plan(). plan reads and never writes; write_plan writes and can't fail.
--- Uses: compare, successor, rows
+-- Uses: compare, successor, rows, overlays
 -- allow-file (..): every part but the last has a fixed width, no part is a number
 
 local call, unpack = redis.call, unpack
@@ -21,7 +21,7 @@ local NOTHING = '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
 local cutoff = ARGV[3]
 local conversations, taken, touched = {}, {}, {}
 local pending, order, facts, index = {}, {}, {}, {}
-local commits, rows = {}, {}
+local commits, rows, laid = {}, {}, {}
 
 local function not_after_of(held) return sub(held, 42, 49) end
 
@@ -45,8 +45,8 @@ local function conversation_of(ckey)
 end
 
 -- expect = kind1 version8 digest16 as frozen; users = a single chat's users16 (else ''); founding: the
--- conversation may be new.
-local function plan(dkey, ckey, hkey, intent, expect, users, founding, record)
+-- conversation may be new. overlay = user8 target8 of an overlay's record (else '' or nil).
+local function plan(dkey, ckey, hkey, intent, expect, users, founding, record, overlay)
   local held = taken[dkey] or call('GET', dkey)
   if held and (byte(held, 1) == 2 or not below(not_after_of(held), cutoff)) then
     return existing(held, hkey)
@@ -75,6 +75,7 @@ local function plan(dkey, ckey, hkey, intent, expect, users, founding, record)
   facts[n + 1] = message_id
   facts[n + 2] = RECORDED .. '\0' .. NO_OFFSET .. conversation_id .. seq .. dedupe
   index[n + 1], index[n + 2] = '0', sub(intent, 41, 48) .. dedupe
+  if overlay and overlay ~= '' then laid[#laid + 1] = {conversation_id, overlay, seq} end
   taken[dkey], taken[held] = held, stored
   return 'F' .. seq .. activity, seq, before
 end
@@ -99,5 +100,10 @@ local function write_plan()
     call('ZADD', KEYS[4], unpack(order))
     call('HSET', KEYS[5], unpack(facts))
     call('ZADD', KEYS[6], unpack(index))
+  end
+  for i = 1, #laid do
+    local conversation_id, overlay, seq = laid[i][1], laid[i][2], laid[i][3]
+    lay_overlay(conversation_id, overlay, seq)
+    call('HSET', 'wo:' .. sub(KEYS[2], 4), conversation_id .. seq, overlay)
   end
 end

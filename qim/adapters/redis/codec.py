@@ -16,6 +16,7 @@ from qim.adapters.redis import codec_mailbox as mailbox
 from qim.adapters.redis import codec_membership as membership
 from qim.adapters.redis import codec_message as message
 from qim.adapters.redis import codec_presence as presence
+from qim.adapters.redis import codec_reads as reads
 from qim.adapters.redis import codec_source as source
 from qim.adapters.redis.layout import (
     ARGUMENTS_MAX,
@@ -46,7 +47,7 @@ _CODECS: Final[dict[type, tuple[Encode, Decode]]] = {
         membership.decode_read_membership,
     ),
     message_port.ReadVersions: (membership.encode_read_versions, membership.decode_read_versions),
-    message_port.ReadHistory: (source.encode_history, source.decode_history),
+    message_port.ReadHistory: (reads.encode_history, reads.decode_history),
     message_port.ReadBodies: (source.encode_bodies, source.decode_bodies),
     message_port.WriteHeads: (message.encode_heads, message.decode_heads),
     message_port.OpenSource: (source.encode_open_source, source.decode_open_source),

@@ -67,6 +67,11 @@ def users_of(users: tuple[int, int] | None) -> bytes:
     return _NO_USERS if users is None else u64(users[0]) + u64(users[1])
 
 
+def overlay_of(overlay: tuple[int, int] | None) -> bytes:
+    """user8 target8 (user 0: a recall), or b""."""
+    return b"" if overlay is None else u64(overlay[0]) + u64(overlay[1])
+
+
 def encode_open_shard(request: OpenShard) -> Call:
     """One shard's Open."""
     shard = u32(request.shard)
@@ -118,6 +123,7 @@ def encode_reserve(request: ReserveAndRecord) -> Call:
             VERSION.pack(item.conversation_kind, item.version, item.membership_digest),
             _NO_USERS if item.single_users is None else users_of(item.single_users),
             item.record,
+            overlay_of(item.overlay),
         )
     return Call("reserve_and_record", keys, args)
 
@@ -211,7 +217,14 @@ def _member(item: MarkItem) -> bytes:
 def encode_mark(request: MarkCommitted) -> Call:
     """Confirmed appends."""
     shard = u32(request.shard)
-    keys = [INCARNATION_KEY, b"ws:" + shard, b"wp:" + shard, b"wa:" + shard]
+    keys = [
+        INCARNATION_KEY,
+        b"ws:" + shard,
+        b"wp:" + shard,
+        b"wa:" + shard,
+        b"ho:" + shard,
+        b"wo:" + shard,
+    ]
     args = [marker_of(request.incarnation), u64(request.epoch), u64(request.applied_to)]
     for item in request.items:
         keys.append(b"d:" + item.dedupe_key)
@@ -227,7 +240,7 @@ def decode_mark(request: MarkCommitted, run_id: bytes, raw: Sequence[Any]) -> Ma
 def encode_refuse(request: MarkRefused) -> Call:
     """Records the log refused by name."""
     shard = u32(request.shard)
-    keys = [INCARNATION_KEY, b"ws:" + shard, b"wp:" + shard, b"wa:" + shard]
+    keys = [INCARNATION_KEY, b"ws:" + shard, b"wp:" + shard, b"wa:" + shard, b"wo:" + shard]
     args = [marker_of(request.incarnation), u64(request.epoch)]
     for item in request.items:
         keys += (b"d:" + item.dedupe_key, b"h:" + item.conversation_id)

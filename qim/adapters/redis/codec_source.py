@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from qim.adapters.redis.codec_membership import change_args
-from qim.adapters.redis.codec_message import cutoff_of, users_of
+from qim.adapters.redis.codec_message import cutoff_of, overlay_of, users_of
 from qim.adapters.redis.layout import (
     FACT,
     INCARNATION_KEY,
@@ -31,13 +31,11 @@ from qim.core.ports.store_message import (
     CommitSource,
     CoverageAdvanced,
     FactsRead,
-    HistoryRead,
     OpenSource,
     OutboxApplied,
     PendingRead,
     ReadBodies,
     ReadFacts,
-    ReadHistory,
     ReadPending,
     ReadSource,
     SourceCommitted,
@@ -58,6 +56,8 @@ def encode_apply(request: ApplyOutbox) -> Call:
         b"wi:" + shard,
         b"wa:" + shard,
         b"dx:" + shard,
+        b"ho:" + shard,
+        b"wo:" + shard,
     ]
     args = [
         marker_of(request.incarnation),
@@ -104,12 +104,13 @@ def _applied_args(record: AppliedRecord) -> list[bytes]:
         users_of(record.single_users),
     ]
     if write is None:
-        return [*args, b"", b"", b"", b"", b"", b"", b"", b""]
+        return [*args, b"", b"", b"", b"", b"", b"", b"", b"", overlay_of(record.overlay)]
     return [
         *args,
         u64(write.previous_version),
         u64(seq - 1),
         *change_args(record.conversation_kind, write),
+        b"",
     ]
 
 
@@ -137,39 +138,6 @@ def decode_pending(request: ReadPending, run_id: bytes, raw: Sequence[Any]) -> P
     """In the order of the index."""
     return PendingRead(
         op=request.op, stored=tuple(raw[3:]), last=raw[2] or request.after, more=raw[1] == b"1"
-    )
-
-
-def encode_history(request: ReadHistory) -> Call:
-    """Hot rows between two seqs, both excluded."""
-    conversation_id = request.conversation_id
-    low = u64(min(max(request.low + 1, 0), U64_MAX))
-    high = u64(min(max(request.high, 0), U64_MAX))
-    return Call(
-        "read_history",
-        [
-            INCARNATION_KEY,
-            b"ws:" + u32(request.shard),
-            b"wp:" + u32(request.shard),
-            b"h:" + conversation_id,
-            b"c:" + conversation_id,
-        ],
-        [
-            marker_of(request.incarnation),
-            u64(request.epoch),
-            b"[" + low,
-            b"(" + high if request.high <= U64_MAX else b"+",
-            b"1" if request.newest_first else b"0",
-            small(request.limit),
-            conversation_id,
-        ],
-    )
-
-
-def decode_history(request: ReadHistory, run_id: bytes, raw: Sequence[Any]) -> HistoryRead:
-    """``more`` is exact."""
-    return HistoryRead(
-        op=request.op, stored=tuple(raw[3:]), more=raw[1] == b"1", floor=number(raw[2])
     )
 
 

@@ -22,12 +22,17 @@ class ArchiveRow(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class WriteArchive(Struct, frozen=True, kw_only=True, gc=False):
-    """Insert rows, raise each conversation's greatest seq and activity, keep versions and overlays. Answers: ArchiveWritten."""
+    """Insert rows, raise each conversation's greatest seq and activity, keep versions and overlays. Answers: ArchiveWritten.
+
+    ``through``: the outbox offset below which every effective record is archived once this batch is confirmed; kept, only
+    forward, with the rows (which may be none: only barriers passed). 0 says nothing.
+    """
 
     op: int
     partition: int
     rows: tuple[ArchiveRow, ...]
     traces: tuple[int, ...] = ()
+    through: int = 0
 
 
 class ArchiveWritten(Struct, frozen=True, kw_only=True, gc=False):
@@ -97,11 +102,15 @@ class ReadArchivedConversations(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ArchivedConversationsRead(Struct, frozen=True, kw_only=True, gc=False):
-    """``more``: others stand beyond the last."""
+    """``more``: others stand beyond the last. ``position``: every effective record below it is archived (0: none).
+
+    It stands in the archive because a hot store that comes back EMPTY has lost the archiver's own position (§1.8).
+    """
 
     op: int
     conversations: tuple[ArchivedConversation, ...]
     more: bool
+    position: int = 0
 
 
 class ExpireArchive(Struct, frozen=True, kw_only=True, gc=False):

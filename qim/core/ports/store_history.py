@@ -69,13 +69,18 @@ class HotTrimmed(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class RestoreConversations(Struct, frozen=True, kw_only=True, gc=False):
-    """OPEN §1.8: put back what the archive keeps; idempotent, only forward. Answers: ConversationsRestored, Fenced."""
+    """OPEN §1.8: put back what the archive keeps; idempotent, only forward. Answers: ConversationsRestored, Fenced.
+
+    The hot floor of each rises above its greatest archived seq, the HLC floor to the greatest last_activity_id.
+    ``applied_to``: 0 on every page but the last, which moves ``applied`` up to it (the log's start) in the same script.
+    """
 
     op: int
     shard: int
     epoch: int
     incarnation: bytes
     conversations: tuple[ArchivedConversation, ...]
+    applied_to: int = 0
 
 
 class ConversationsRestored(Struct, frozen=True, kw_only=True, gc=False):

@@ -55,6 +55,7 @@ class AppliedRecord(Struct, frozen=True, kw_only=True, gc=False):
     not_after: int
     single_users: tuple[int, int] | None
     membership: "MembershipWrite | None"
+    overlay: tuple[int, int] | None = None
 
 
 class ApplyOutbox(Struct, frozen=True, kw_only=True, gc=False):
@@ -92,7 +93,11 @@ class MembershipWrite(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ReserveItem(Struct, frozen=True, kw_only=True, gc=False):
-    """A new commit: ``record`` is encode_record(); version/digest frozen audience (0/b"" single chat with single_users)."""
+    """A new commit: ``record`` is encode_record(); version/digest frozen audience (0/b"" single chat with single_users).
+
+    ``overlay`` = (user_id of a delete-for-me or 0 for a recall, target seq) of an overlay record: laid in the same script,
+    it counts once the record is no longer pending.
+    """
 
     dedupe_key: bytes
     request_digest: bytes
@@ -105,6 +110,7 @@ class ReserveItem(Struct, frozen=True, kw_only=True, gc=False):
     record: bytes
     sent_at: int
     not_after: int
+    overlay: tuple[int, int] | None = None
 
 
 class ReserveAndRecord(Struct, frozen=True, kw_only=True, gc=False):
@@ -306,27 +312,59 @@ class VersionsRead(Struct, frozen=True, kw_only=True, gc=False):
     applied: tuple[int, ...]
 
 
-class ReadHistory(Struct, frozen=True, kw_only=True, gc=False):
-    """Hot rows with low < seq < high (exclusive both), pending ones left out. Answers: HistoryRead."""
+class HistoryItem(Struct, frozen=True, kw_only=True, gc=False):
+    """Hot rows of a conversation with low < seq < high (exclusive both), pending ones left out; ``limit`` 0: none of them.
 
-    op: int
-    shard: int
-    epoch: int
-    incarnation: bytes
+    ``user_id``: whose intervals and delete-for-me overlays are answered (0: nobody's). ``judged``: seqs whose overlays are
+    asked besides those of the rows (rows that come from the archive).
+    """
+
     conversation_id: bytes
     low: int
     high: int
     newest_first: bool
     limit: int
+    user_id: int = 0
+    judged: tuple[int, ...] = ()
 
 
-class HistoryRead(Struct, frozen=True, kw_only=True, gc=False):
-    """Stored records in the asked order; ``more`` rows stand beyond; ``floor`` F: hot rows below it may be trimmed."""
+class ReadHistory(Struct, frozen=True, kw_only=True, gc=False):
+    """What the hot store shows of some conversations, ONE script. Answers: HistoryRead.
+
+    Rows are cut at ``bytes_max`` over all items, but the first row found is always given; a page that was cut says ``more``.
+    """
 
     op: int
+    shard: int
+    epoch: int
+    incarnation: bytes
+    items: tuple[HistoryItem, ...]
+    bytes_max: int = 1 << 30
+
+
+class HistoryPage(Struct, frozen=True, kw_only=True, gc=False):
+    """``stored`` rows >= ``floor`` in the asked order; ``more`` of them stand beyond; floor F: the archive has all below it.
+
+    ``kind`` 0: no such conversation. ``users``: a single chat's two. ``intervals`` of the asked user, () if never a member.
+    ``recalled``/``deleted``: seqs among the rows and the judged ones under a recall, under the user's delete-for-me.
+    """
+
     stored: tuple[bytes, ...]
     more: bool
     floor: int
+    kind: int
+    users: tuple[int, int] | None
+    creator: int
+    intervals: tuple[tuple[int, int], ...]
+    recalled: tuple[int, ...]
+    deleted: tuple[int, ...]
+
+
+class HistoryRead(Struct, frozen=True, kw_only=True, gc=False):
+    """One page an item, in order."""
+
+    op: int
+    pages: tuple[HistoryPage, ...]
 
 
 class ReadBodies(Struct, frozen=True, kw_only=True, gc=False):

@@ -54,7 +54,7 @@ from qim.core.writer.shard import OPENING, SERVING, Shard, Walk
 from qim.core.writer.vocabulary import Answer
 
 NO_LIMIT: Final = 2**63 - 1
-APPLY_ARGS: Final = 20
+APPLY_ARGS: Final = 24
 """Script arguments one restored record costs besides its changed users; an upper estimate."""
 
 

@@ -170,8 +170,15 @@ class Shard:
         return self.ask(message.ReadMembership, conversation_id=conversation_id)
 
     def history(self, low: int = -1, high: int = FOREVER, **other: Any) -> Any:
+        """The page of one conversation."""
         asked = {"conversation_id": SINGLE, "newest_first": False, "limit": 100} | other
-        return self.ask(message.ReadHistory, low=low, high=high, **asked)
+        return self.histories(message.HistoryItem(low=low, high=high, **asked))[0]
+
+    def histories(self, *items: message.HistoryItem, **fields: Any) -> Any:
+        pages: tuple[message.HistoryPage, ...]
+        pages = self.ask(message.ReadHistory, items=items, **fields).pages
+        assert len(pages) == len(items)
+        return pages
 
     def lookup(self, *numbers: int, **other: Any) -> Any:
         keys = tuple(key(number) for number in numbers)
@@ -227,6 +234,7 @@ def applied(
         not_after=item.not_after,
         single_users=item.single_users,
         membership=membership,
+        overlay=item.overlay,
     )
 
 

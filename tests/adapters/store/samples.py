@@ -43,11 +43,11 @@ _OWN: dict[type, dict[str, Any]] = {
     message.ReadMembership: {"conversation_id": GROUP},
     message.ReadVersions: {"names": ((3, GROUP, 1, digest_of(1)),)},
     message.ReadHistory: {
-        "conversation_id": SINGLE,
-        "low": -1,
-        "high": 9,
-        "newest_first": True,
-        "limit": 3,
+        "items": (
+            message.HistoryItem(
+                conversation_id=SINGLE, low=-1, high=9, newest_first=True, limit=3, user_id=1
+            ),
+        )
     },
     message.ReadBodies: {"names": ((SINGLE, 1, mid(5)),)},
     message.WriteHeads: {"heads": ((SINGLE, 3, mid(7), mid(6)),)},

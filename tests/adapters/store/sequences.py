@@ -45,6 +45,7 @@ def items(draw: st.DrawFn) -> message.ReserveItem:
         "conversation_id": draw(CONVERSATIONS),
         "message_id": mid(draw(st.sampled_from([number, number, 50 + number]))),
         "not_after": NOW + draw(st.integers(0, 2)) * HOUR,
+        "overlay": draw(st.none() | st.tuples(st.integers(0, 2), SEQS)),
     }
     if draw(st.booleans()):
         users = draw(st.sampled_from([(1, 2), (1, 2), None]))
@@ -107,6 +108,16 @@ def tuples(strategy: st.SearchStrategy[Any], most: int = 4) -> st.SearchStrategy
 
 
 NAMES = st.tuples(SHARDS, CONVERSATIONS, VERSIONS).map(lambda n: (*n, digest_of(n[2])))
+HISTORY_ITEMS = st.builds(
+    message.HistoryItem,
+    conversation_id=CONVERSATIONS,
+    low=st.integers(-1, 9),
+    high=st.integers(0, 9) | st.just(1 << 64),
+    newest_first=st.booleans(),
+    limit=LIMITS,
+    user_id=st.integers(0, 2),
+    judged=tuples(SEQS),
+)
 OFFSET_ROWS = tuples(st.tuples(OFFSETS, st.binary(max_size=4)))
 LANE_MOVES = st.lists(
     st.builds(mailbox.LaneMove, st.integers(0, 3), WATERMARKS, WATERMARKS),
@@ -173,11 +184,7 @@ _OWN: dict[type, dict[str, st.SearchStrategy[Any]]] = {
     message.ReadPending: {"after": st.just(b"") | st.binary(min_size=1, max_size=40)},
     message.ReadMembership: {},
     message.ReadVersions: {"names": tuples(NAMES)},
-    message.ReadHistory: {
-        "low": st.integers(-1, 9),
-        "high": st.integers(0, 9) | st.just(1 << 64),
-        "newest_first": st.booleans(),
-    },
+    message.ReadHistory: {"items": tuples(HISTORY_ITEMS), "bytes_max": st.integers(0, 900)},
     message.ReadBodies: {"names": tuples(st.tuples(CONVERSATIONS, SEQS, NUMBERS.map(mid)))},
     message.WriteHeads: {
         "heads": tuples(st.tuples(CONVERSATIONS, SEQS, NUMBERS.map(mid), NUMBERS.map(mid)))
