@@ -3,14 +3,19 @@
 from typing import get_args
 
 from qim.core.ports.completion import StoreRole
+from qim.core.ports.store_history import HistoryStoreReply, HistoryStoreRequest
 from qim.core.ports.store_mailbox import MailboxStoreReply, MailboxStoreRequest
 from qim.core.ports.store_message import MessageStoreReply, MessageStoreRequest
+from qim.core.ports.store_session import SessionStoreReply, SessionStoreRequest
 
-StoreRequest = MessageStoreRequest | MailboxStoreRequest
-StoreReply = MessageStoreReply | MailboxStoreReply
+StoreRequest = (
+    MessageStoreRequest | HistoryStoreRequest | MailboxStoreRequest | SessionStoreRequest
+)
+StoreReply = MessageStoreReply | HistoryStoreReply | MailboxStoreReply | SessionStoreReply
 
-_MAILBOX_TYPES: tuple[type, ...] = get_args(MailboxStoreRequest)
-_ROLES: dict[type, StoreRole] = dict.fromkeys(get_args(MessageStoreRequest), StoreRole.MESSAGE)
+_MESSAGE_TYPES: tuple[type, ...] = get_args(MessageStoreRequest | HistoryStoreRequest)
+_MAILBOX_TYPES: tuple[type, ...] = get_args(MailboxStoreRequest | SessionStoreRequest)
+_ROLES: dict[type, StoreRole] = dict.fromkeys(_MESSAGE_TYPES, StoreRole.MESSAGE)
 _ROLES.update(dict.fromkeys(_MAILBOX_TYPES, StoreRole.MAILBOX))
 
 

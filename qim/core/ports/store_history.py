@@ -46,6 +46,20 @@ class ArchiveCommitted(Struct, frozen=True, kw_only=True, gc=False):
     op: int
 
 
+class ReadArchivePosition(Struct, frozen=True, kw_only=True, gc=False):
+    """Unfenced look at the archive watermark of a partition (OPEN §1.8, metrics). Answers: ArchivePositionRead."""
+
+    op: int
+    partition: int
+
+
+class ArchivePositionRead(Struct, frozen=True, kw_only=True, gc=False):
+    """Every effective record below ``offset`` is archived; 0 where this store knows of none."""
+
+    op: int
+    offset: int
+
+
 class TrimHot(Struct, frozen=True, kw_only=True, gc=False):
     """Writer: drop ≤ ``limit`` leading hot rows with outbox offset < the archive watermark and sent_at < before_wall.
 
@@ -103,7 +117,19 @@ class OverlaysRead(Struct, frozen=True, kw_only=True, gc=False):
     recalled: tuple[int, ...]
 
 
-HistoryStoreRequest = OpenArchive | CommitArchive | TrimHot | RestoreConversations | ReadOverlays
+HistoryStoreRequest = (
+    OpenArchive
+    | CommitArchive
+    | ReadArchivePosition
+    | TrimHot
+    | RestoreConversations
+    | ReadOverlays
+)
 HistoryStoreReply = (
-    ArchiveOpened | ArchiveCommitted | HotTrimmed | ConversationsRestored | OverlaysRead
+    ArchiveOpened
+    | ArchiveCommitted
+    | ArchivePositionRead
+    | HotTrimmed
+    | ConversationsRestored
+    | OverlaysRead
 )
