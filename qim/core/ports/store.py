@@ -8,9 +8,7 @@ from qim.core.ports.store_mailbox import MailboxStoreReply, MailboxStoreRequest
 from qim.core.ports.store_message import MessageStoreReply, MessageStoreRequest
 from qim.core.ports.store_session import SessionStoreReply, SessionStoreRequest
 
-StoreRequest = (
-    MessageStoreRequest | HistoryStoreRequest | MailboxStoreRequest | SessionStoreRequest
-)
+StoreRequest = MessageStoreRequest | HistoryStoreRequest | MailboxStoreRequest | SessionStoreRequest
 StoreReply = MessageStoreReply | HistoryStoreReply | MailboxStoreReply | SessionStoreReply
 
 _MESSAGE_TYPES: tuple[type, ...] = get_args(MessageStoreRequest | HistoryStoreRequest)
