@@ -12,6 +12,7 @@ differed) · U an unmarked keyspace with data · X a version the store lacks · 
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from qim.adapters.redis import codec_history as history
 from qim.adapters.redis import codec_mailbox as mailbox
 from qim.adapters.redis import codec_membership as membership
 from qim.adapters.redis import codec_message as message
@@ -25,6 +26,7 @@ from qim.adapters.redis.layout import (
     number,
     run_id_of,
 )
+from qim.core.ports import store_history as history_port
 from qim.core.ports import store_mailbox as mailbox_port
 from qim.core.ports import store_message as message_port
 from qim.core.ports.completion import Completion, Failed, FailReason, Fenced, StoreReset
@@ -55,6 +57,15 @@ _CODECS: Final[dict[type, tuple[Encode, Decode]]] = {
     message_port.ReadSource: (source.encode_read_source, source.decode_read_source),
     message_port.ReadFacts: (source.encode_read_facts, source.decode_read_facts),
     message_port.AdvanceCoverage: (source.encode_coverage, source.decode_coverage),
+    history_port.OpenArchive: (history.encode_open_archive, history.decode_open_archive),
+    history_port.CommitArchive: (history.encode_commit_archive, history.decode_commit_archive),
+    history_port.ReadArchivePosition: (
+        history.encode_archive_position,
+        history.decode_archive_position,
+    ),
+    history_port.TrimHot: (history.encode_trim_hot, history.decode_trim_hot),
+    history_port.RestoreConversations: (history.encode_restore, history.decode_restore),
+    history_port.ReadOverlays: (history.encode_overlays, history.decode_overlays),
     mailbox_port.OpenMailbox: (mailbox.encode_open_mailbox, mailbox.decode_open_mailbox),
     mailbox_port.ClaimDispatches: (mailbox.encode_claim, mailbox.decode_claim),
     mailbox_port.AppendEntries: (mailbox.encode_append, mailbox.decode_append),

@@ -3,8 +3,10 @@
 from typing import Any, get_args
 
 from qim.core.contract.entities import NO_SOURCE, MembershipOp
+from qim.core.ports import store_history as history
 from qim.core.ports import store_mailbox as mailbox
 from qim.core.ports import store_message as message
+from qim.core.ports.archive import ArchivedConversation
 from qim.core.ports.store import StoreRequest
 from tests.adapters.store.requests import (
     GROUP,
@@ -23,6 +25,19 @@ from tests.adapters.store.requests import (
 )
 
 POSITION = message.Position(b"topic", 9, b"d" * 16)
+ARCHIVED = ArchivedConversation(
+    conversation_id=SINGLE,
+    conversation_kind=1,
+    greatest_seq=9,
+    last_activity_id=mid(9),
+    single_users=(1, 2),
+    versions=(),
+    everyone=(),
+    creator=0,
+    name="",
+    meta=b"",
+    overlays=((1, 2, 0),),
+)
 _OWN: dict[type, dict[str, Any]] = {
     message.OpenShard: {"fresh_key": MARKER},
     message.ApplyOutbox: {
@@ -63,6 +78,17 @@ _OWN: dict[type, dict[str, Any]] = {
     message.ReadSource: {"partition": 3, "low": 0, "high": 9, "limit": 5},
     message.ReadFacts: {"after": b"", "limit": 5},
     message.AdvanceCoverage: {"partition": 3, "covered_to": 1, "drop_facts": (mid(5),)},
+    history.OpenArchive: {"partition": 3, "fresh_key": MARKER},
+    history.CommitArchive: {
+        "partition": 3,
+        "from_offset": 0,
+        "to": POSITION,
+        "filter_epoch": 1,
+    },
+    history.ReadArchivePosition: {"partition": 3},
+    history.TrimHot: {"before_wall": NOW, "limit": 5},
+    history.RestoreConversations: {"conversations": (ARCHIVED,), "applied_to": 9},
+    history.ReadOverlays: {"names": ((3, SINGLE, 1),)},
     mailbox.OpenMailbox: {"fresh_key": MARKER, "initial": 99},
     mailbox.ClaimDispatches: {"claims": (mailbox.Claim(key(1), 100, NO_SOURCE, 0),)},
     mailbox.AppendEntries: {
@@ -105,7 +131,7 @@ _COMMON: dict[str, Any] = {
     "now_wall": NOW,
 }
 KINDS: tuple[type, ...] = get_args(StoreRequest)
-OPENS = (message.OpenShard, message.OpenSource, mailbox.OpenMailbox)
+OPENS = (message.OpenShard, message.OpenSource, mailbox.OpenMailbox, history.OpenArchive)
 FENCED = tuple(kind for kind in KINDS if "epoch" in kind.__struct_fields__)  # type: ignore[attr-defined]
 BOUND = tuple(kind for kind in KINDS if "incarnation" in kind.__struct_fields__)  # type: ignore[attr-defined]
 
