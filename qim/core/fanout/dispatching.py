@@ -79,4 +79,5 @@ def _dispatch(
         source_offset=item.stored.offset,
         source_epoch=item.outboxed.epoch,
         source_checkpoint=partition.durable,
+        target_seq=record.target_seq,
     )

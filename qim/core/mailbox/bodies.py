@@ -78,6 +78,11 @@ def expired_body(entry: UserMailboxEntry) -> Body:
     )
 
 
+def recalled_body(entry: UserMailboxEntry) -> Body:
+    """The tombstone of a message that was recalled: its body is not even read."""
+    return msgspec.structs.replace(expired_body(entry), tombstone=Tombstone.RECALLED)
+
+
 def read_body(stored: bytes, entry: UserMailboxEntry) -> Body | None:
     """The body under an entry's name; None where the bytes are another message's or nobody's."""
     try:

@@ -1,8 +1,10 @@
 """Joining entries with bodies: cache, hot store, then the dispatch itself, then what retention explains (pipeline.md §3.3).
 
+    entries --ReadOverlays--> next entries: those recalled are joined as tombstones, their bodies never looked for
     next entries --all cached--> joined --> next entries
        |--missing--> ReadBodies --found--> joined
-                         |--not hot--> Fetch of the dispatch --inline body--> joined
+                         |--not hot--> ReadArchiveBodies --found--> joined
+                         |--not there--> Fetch of the dispatch --inline body--> joined
                                           |--older than its class is kept--> joined as a tombstone
                                           |--anything else--> the batch ends before it
 
@@ -14,7 +16,7 @@ from enum import IntEnum
 
 from msgspec import Struct
 
-from qim.core.contract import ids
+from qim.core.contract import ids, routing
 from qim.core.contract.cursor import Cursor
 from qim.core.contract.entities import GroupDispatch, RetentionClass, UserMailboxEntry
 from qim.core.contract.logvalue import Dispatched, read_dispatch
@@ -29,11 +31,14 @@ from qim.core.mailbox.bodies import (
     joined_entry,
     name_of,
     read_body,
+    recalled_body,
 )
 from qim.core.mailbox.orders import Orders, What
 from qim.core.mailbox.vocabulary import BODY_MISMATCH, MailboxConfig
+from qim.core.ports.archive import ArchiveBodiesRead, ReadArchiveBodies
 from qim.core.ports.log import Fetch, Fetched, Topic
 from qim.core.ports.observe import Count, Violation
+from qim.core.ports.store_history import OverlaysRead, ReadOverlays
 from qim.core.ports.store_message import BodiesRead, ReadBodies
 
 BodyName = tuple[bytes, int, bytes]
@@ -66,6 +71,9 @@ class Pull(Struct):
     read: dict[bytes, None] = {}
     found: dict[bytes, Body] = {}
     looked_in_log: int = -1
+    recalled: dict[bytes, None] | None = None
+    """Message ids of entries with a recall on them; None: not known yet, and nothing is joined before it is."""
+    archive_asked: dict[bytes, None] = {}
     batch: list[PulledEntry] = []
     batch_bytes: int = 0
 
@@ -85,13 +93,25 @@ class Joining:
         """Names to be read at the end of this step."""
         self._reads: dict[int, tuple[BodyName, ...]] = {}
         self._fetches: dict[int, Pull] = {}
+        self._judging: list[Pull] = []
+        """Pulls whose overlays are read at the end of this step."""
+        self._overlays: dict[int, tuple[Pull, ...]] = {}
+        self._archived: dict[int, tuple[Pull, tuple[BodyName, ...]]] = {}
 
     def join(self, pull: Pull) -> End | None:
         """Join as far as bodies are at hand, and order what is missing; None while something is awaited."""
         assert not pull.awaited
+        if pull.recalled is None and pull.entries:
+            pull.awaited = 1
+            self._judging.append(pull)
+            return None
+        recalled = pull.recalled or {}
         while pull.next_entry < len(pull.entries):
             entry = pull.entries[pull.next_entry]
-            body = pull.found.pop(entry.message_id, None) or self._cache.find(entry.message_id)
+            if entry.message_id in recalled:
+                body: Body | None = recalled_body(entry)
+            else:
+                body = pull.found.pop(entry.message_id, None) or self._cache.find(entry.message_id)
             if body is None:
                 return self._look_for(pull, entry)
             if pull.batch and pull.batch_bytes + body.size() > self._config.batch_bytes_max:
@@ -102,9 +122,12 @@ class Joining:
         return End.CUT if pull.more else End.WHOLE
 
     def _look_for(self, pull: Pull, entry: UserMailboxEntry) -> End | None:
-        """First in the hot store, with those behind it; then in the log; then nowhere."""
+        """First in the hot store, with those behind it; then archived; then in the log; then nowhere."""
         if entry.message_id not in pull.read:
             self._want(pull)
+            return None
+        if self._config.archived and entry.message_id not in pull.archive_asked:
+            self._ask_archive(pull)
             return None
         if pull.looked_in_log < pull.next_entry:
             self._fetch(pull, entry)
@@ -114,8 +137,9 @@ class Joining:
     def _want(self, pull: Pull) -> None:
         ahead = pull.entries[pull.next_entry : pull.next_entry + self._config.bodies_max]
         for entry in ahead:
-            known = entry.message_id in pull.read or self._cache.find(entry.message_id) is not None
-            if known:
+            if entry.message_id in (pull.recalled or {}) or entry.message_id in pull.read:
+                continue
+            if self._cache.find(entry.message_id) is not None:
                 continue
             pull.read[entry.message_id] = None
             name = name_of(entry)
@@ -124,6 +148,23 @@ class Joining:
                 self._unread[name] = None
             self._waiting[name].append(pull)
             pull.awaited += 1
+
+    def _ask_archive(self, pull: Pull) -> None:
+        """This entry, and those behind it that the hot store didn't have either."""
+        ahead = pull.entries[pull.next_entry : pull.next_entry + self._config.bodies_max]
+        missing = [
+            entry
+            for entry in ahead
+            if entry.message_id in pull.read
+            and entry.message_id not in pull.found
+            and entry.message_id not in pull.archive_asked
+        ]
+        names = tuple(name_of(entry) for entry in missing)
+        pull.archive_asked.update((entry.message_id, None) for entry in missing)
+        pull.awaited = 1
+        op = self._orders.op(What.ARCHIVE)
+        self._archived[op] = (pull, names)
+        self._orders.give(ReadArchiveBodies(op=op, names=names))
 
     def _fetch(self, pull: Pull, entry: UserMailboxEntry) -> None:
         pull.looked_in_log = pull.next_entry
@@ -143,7 +184,8 @@ class Joining:
         )
 
     def flush(self) -> None:
-        """End of a step: read what is missing, each message once."""
+        """End of a step: read overlays, then what is missing, each message once."""
+        self._read_overlays()
         while self._unread:
             names = tuple(self._unread)[: self._config.bodies_max]
             for name in names:
@@ -151,6 +193,76 @@ class Joining:
             op = self._orders.op(What.BODIES)
             self._reads[op] = names
             self._orders.give(ReadBodies(op=op, names=names))
+
+    # ------------------------------------------------------------ overlays
+
+    def _read_overlays(self) -> None:
+        """One read for as many pulls as its arguments hold: a recalled body must not leave, wherever it is kept."""
+        while self._judging:
+            pulls: list[Pull] = []
+            names: list[tuple[int, bytes, int]] = []
+            while self._judging and (
+                not pulls
+                or len(names) + len(self._judging[0].entries) <= self._config.overlay_names_max
+            ):
+                pull = self._judging.pop(0)
+                pulls.append(pull)
+                names += [self._overlay_name(entry) for entry in pull.entries]
+            op = self._orders.op(What.OVERLAYS)
+            self._overlays[op] = tuple(pulls)
+            self._orders.give(ReadOverlays(op=op, names=tuple(names)))
+
+    def _overlay_name(self, entry: UserMailboxEntry) -> tuple[int, bytes, int]:
+        count = self._config.outbox_partition_count
+        shard = routing.writer_shard(entry.conversation_id, count)
+        return shard, entry.conversation_id, entry.conversation_seq
+
+    def on_overlays(self, event: OverlaysRead) -> Ended:
+        """Which entries of these pulls are recalled."""
+        ended: Ended = []
+        at = 0
+        for pull in self._overlays.pop(event.op):
+            marks = event.recalled[at : at + len(pull.entries)]
+            at += len(pull.entries)
+            pull.recalled = {
+                entry.message_id: None
+                for entry, recall in zip(pull.entries, marks, strict=True)
+                if recall
+            }
+            pull.awaited = 0
+            self._go_on(pull, ended)
+        return ended
+
+    def on_overlays_failed(self, op: int) -> Ended:
+        """Unknown whether anything is recalled: nothing may leave; the client asks again."""
+        ended: Ended = []
+        for pull in self._overlays.pop(op):
+            pull.awaited = 0
+            ended.append((pull, End.MISS))
+        return ended
+
+    # ------------------------------------------------------------ the archive
+
+    def on_archived(self, event: ArchiveBodiesRead) -> Ended:
+        """Bodies that the hot store trimmed."""
+        pull, names = self._archived.pop(event.op)
+        pull.awaited = 1
+        for name, stored in zip(names, event.stored, strict=True):
+            pull.awaited += 1
+            self._take(pull, name, stored)
+        pull.awaited = 0
+        ended: Ended = []
+        self._go_on(pull, ended)
+        return ended
+
+    def on_archive_failed(self, op: int) -> Ended:
+        """Nothing is known, so nothing may be explained either."""
+        pull, _ = self._archived.pop(op)
+        pull.awaited = 0
+        pull.looked_in_log = len(pull.entries)
+        ended: Ended = []
+        self._go_on(pull, ended)
+        return ended
 
     # ------------------------------------------------------------ the hot store
 

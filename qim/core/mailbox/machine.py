@@ -28,12 +28,14 @@ from qim.core.mailbox.vocabulary import (
     MailboxEffect,
     MailboxEvent,
 )
+from qim.core.ports.archive import ArchiveBodiesRead
 from qim.core.ports.completion import Failed, Fenced, StoreReset, StoreRole, Unknown
 from qim.core.ports.local import DrainRequested, FreshEpochWanted, LeaseGone, LeaseHeld, Started
 from qim.core.ports.log import Fetched
 from qim.core.ports.network import Received
 from qim.core.ports.observe import Count, Gauge, Violation
 from qim.core.ports.registry import Resource, Role
+from qim.core.ports.store_history import OverlaysRead
 from qim.core.ports.store_mailbox import MailboxesRead, PresenceRead, Trimmed
 from qim.core.ports.store_message import BodiesRead, ReadVersions, VersionsRead
 from qim.core.timers import Timers
@@ -173,8 +175,12 @@ class MailboxNode:
         match event:
             case MailboxesRead():
                 self._pulls.on_rows(event)
+            case OverlaysRead():
+                self._pulls.on_overlays(event)
             case BodiesRead():
                 self._pulls.on_bodies(event)
+            case ArchiveBodiesRead():
+                self._pulls.on_archived(event)
             case PresenceRead():
                 self._pushes.on_presence(event)
             case VersionsRead():
@@ -185,6 +191,10 @@ class MailboxNode:
                 if isinstance(event, StoreReset) and shard.live:
                     # Nobody else may notice for long: the shard's own requests rest in a parked fetch.
                     self._want_fresh_epoch(shard, 0)
+            case _ if pending.what is What.OVERLAYS:
+                self._pulls.on_overlays_failed(op)
+            case _ if pending.what is What.ARCHIVE:
+                self._pulls.on_archive_failed(op)
             case _ if pending.what is What.BODIES:
                 self._pulls.on_bodies_failed(op)
             case _ if pending.what is What.DISPATCH:
@@ -207,7 +217,14 @@ class MailboxNode:
             case StoreReset() | Trimmed():
                 # Trim never passes min W: if it did, another owner trimmed and this one is a thing of the past.
                 self._want_fresh_epoch(shard, 0)
-            case MailboxesRead() | BodiesRead() | PresenceRead() | VersionsRead():
+            case (
+                MailboxesRead()
+                | OverlaysRead()
+                | BodiesRead()
+                | ArchiveBodiesRead()
+                | PresenceRead()
+                | VersionsRead()
+            ):
                 raise AssertionError(f"{type(event).__name__} answers no op of a shard")
             case _:
                 stop = self._flow.on_answer(self._clock(now), shard, what, event)

@@ -25,6 +25,8 @@ class What(IntEnum):
     BODIES = 11
     PRESENCE = 12
     DISPATCH = 13
+    OVERLAYS = 14
+    ARCHIVE = 15
 
 
 class Pending(Struct, frozen=True):

@@ -41,9 +41,11 @@ from qim.core.mailbox.orders import Orders, What
 from qim.core.mailbox.shard import Shard
 from qim.core.mailbox.trim import read_back_seq
 from qim.core.mailbox.vocabulary import BODY_MISMATCH, MailboxConfig
+from qim.core.ports.archive import ArchiveBodiesRead
 from qim.core.ports.log import Fetched
 from qim.core.ports.network import Send
 from qim.core.ports.observe import Count, Violation
+from qim.core.ports.store_history import OverlaysRead
 from qim.core.ports.store_mailbox import (
     MailboxesRead,
     MailboxRead,
@@ -236,6 +238,22 @@ class Pulls:
     def on_bodies_failed(self, op: int) -> None:
         """The hot store did not answer."""
         self._answer_all(self._joining.on_bodies_failed(op))
+
+    def on_overlays(self, event: OverlaysRead) -> None:
+        """Which entries are recalled."""
+        self._answer_all(self._joining.on_overlays(event))
+
+    def on_overlays_failed(self, op: int) -> None:
+        """The hot store did not say."""
+        self._answer_all(self._joining.on_overlays_failed(op))
+
+    def on_archived(self, event: ArchiveBodiesRead) -> None:
+        """Bodies from the archive."""
+        self._answer_all(self._joining.on_archived(event))
+
+    def on_archive_failed(self, op: int) -> None:
+        """The archive did not answer."""
+        self._answer_all(self._joining.on_archive_failed(op))
 
     def on_dispatch(self, wall: int, op: int, event: Fetched | None) -> None:
         """A dispatch that was looked up for its body or its retention class."""

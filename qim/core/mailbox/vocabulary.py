@@ -4,11 +4,13 @@ from msgspec import Struct
 
 from qim.core.contract.params import DAY_MS
 from qim.core.machine import Ms
+from qim.core.ports.archive import ArchiveBodiesRead, ReadArchiveBodies
 from qim.core.ports.completion import Completion
 from qim.core.ports.local import DrainRequested, FreshEpochWanted, LeaseGone, LeaseHeld, Started
 from qim.core.ports.log import EndsRead, Fetch, Fetched, OutOfRange, ReadEnds
 from qim.core.ports.network import Received, Send
 from qim.core.ports.observe import Observation
+from qim.core.ports.store_history import OverlaysRead, ReadOverlays
 from qim.core.ports.store_mailbox import (
     AppendEntries,
     ClaimDispatches,
@@ -67,6 +69,9 @@ class MailboxConfig(Struct, frozen=True, kw_only=True):
     pulls_inflight_max: int = 512
     reads_max: int = 64
     bodies_max: int = 32
+    overlay_names_max: int = 1_500
+    archived: bool = False
+    """Bodies the hot store trimmed are in an archive (message_store_backend tiered)."""
     body_cache_bytes_max: int = 32 * 1024 * 1024
     push_users_max: int = 4_096
     presence_users_max: int = 256
@@ -88,7 +93,15 @@ ShardReply = (
     | OutOfRange
 )
 MailboxCompletion = (
-    ShardReply | MailboxesRead | BodiesRead | PresenceRead | VersionsRead | Trimmed | Completion
+    ShardReply
+    | MailboxesRead
+    | OverlaysRead
+    | BodiesRead
+    | ArchiveBodiesRead
+    | PresenceRead
+    | VersionsRead
+    | Trimmed
+    | Completion
 )
 MailboxEvent = Started | LeaseHeld | LeaseGone | DrainRequested | Received | MailboxCompletion
 ShardRequest = (
@@ -105,7 +118,9 @@ MailboxEffect = (
     ShardRequest
     | ReadMailboxes
     | ReadPresence
+    | ReadOverlays
     | ReadBodies
+    | ReadArchiveBodies
     | ReadVersions
     | Send
     | FreshEpochWanted

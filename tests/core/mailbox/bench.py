@@ -20,12 +20,14 @@ from qim.core.contract.logvalue import dispatch_value
 from qim.core.contract.sequences import U64_MAX
 from qim.core.dispatch_digest import body_digest
 from qim.core.mailbox import MailboxConfig, MailboxEffect, MailboxEvent, MailboxNode
+from qim.core.ports.archive import ArchiveBodiesRead, ReadArchiveBodies
 from qim.core.ports.completion import Failed, FailReason, Unknown
 from qim.core.ports.local import FreshEpochWanted, LeaseHeld, Started
 from qim.core.ports.log import EndsRead, Fetch, Fetched, OutOfRange, ReadEnds, StoredRecord
 from qim.core.ports.network import Received, Send
 from qim.core.ports.observe import Count, Gauge, StageReached, Violation
 from qim.core.ports.registry import Resource, Role
+from qim.core.ports.store_history import OverlaysRead, ReadOverlays
 from qim.core.ports.store_message import BodiesRead, ReadBodies, ReadVersions, VersionsRead
 from tests.core.mailbox.store_model import MailboxStoreModel
 
@@ -140,6 +142,8 @@ class Bench:
         self.versions: dict[VersionKey, MembershipVersion] = {}
         self.applied = 0
         self.bodies: dict[tuple[bytes, int, bytes], bytes] = {}
+        self.archive: dict[tuple[bytes, int, bytes], bytes] = {}
+        self.recalls: dict[tuple[bytes, int], int] = {}
         self.now = 1_000
         self.epoch = 0
         self.waiting: list[MailboxEffect] = []
@@ -221,6 +225,12 @@ class Bench:
             case ReadBodies():
                 stored = tuple(self.bodies.get(name) for name in effect.names)
                 return BodiesRead(op=effect.op, stored=stored)
+            case ReadArchiveBodies():
+                stored = tuple(self.archive.get(name) for name in effect.names)
+                return ArchiveBodiesRead(op=effect.op, stored=stored)
+            case ReadOverlays():
+                marks = tuple(self.recalls.get(name[1:], 0) for name in effect.names)
+                return OverlaysRead(op=effect.op, recalled=marks)
             case _:
                 return self.store.execute(effect)
 

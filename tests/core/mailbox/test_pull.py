@@ -22,9 +22,11 @@ from qim.core.contract.rpc import (
 )
 from qim.core.contract.sequences import before_first, mailbox_seq
 from qim.core.mailbox import MailboxConfig
+from qim.core.ports.archive import ReadArchiveBodies
 from qim.core.ports.completion import Failed, FailReason, StoreReset, StoreRole, Unknown
 from qim.core.ports.local import FreshEpochWanted, LeaseGone
 from qim.core.ports.log import Fetch
+from qim.core.ports.store_history import ReadOverlays
 from qim.core.ports.store_mailbox import MailboxesRead, ReadMailboxes
 from qim.core.ports.store_message import ReadBodies
 from tests.core.mailbox.bench import (
@@ -374,6 +376,8 @@ def test_one_read_a_distinct_message_however_many_wait() -> None:
     while any(isinstance(effect, ReadMailboxes) for effect in bench.waiting):
         read = next(e for e in bench.waiting if isinstance(e, ReadMailboxes))
         bench.answer(read, "done")
+    for overlays in [effect for effect in bench.waiting if isinstance(effect, ReadOverlays)]:
+        bench.answer(overlays, "done")
     (bodies,) = [effect for effect in bench.waiting if isinstance(effect, ReadBodies)]
     assert len(bodies.names) == 1
     bench.run()
@@ -507,3 +511,105 @@ def test_an_inline_body_that_is_not_the_one_digested_is_never_delivered() -> Non
     bench = running(item, config=NO_CACHE)
     assert pull(bench, cursor(START)).entries == ()
     assert bench.violations() == ["body_mismatch"]
+
+
+# ------------------------------------------------------------ recalls
+
+
+def recall(bench: Bench, item: GroupDispatch) -> None:
+    bench.recalls[item.conversation_id, item.conversation_seq] = item.conversation_seq + 1
+
+
+def test_a_recalled_message_is_a_tombstone_and_its_body_is_not_even_read() -> None:
+    items = [dispatch(n, users=(1,), inline=False) for n in range(3)]
+    bench = running(*items, hot=b"body", config=NO_CACHE)
+    recall(bench, items[1])
+    ask(bench, cursor(START))
+    names: list[bytes] = []
+    while ready := [effect for effect in bench.waiting if not bench.parked(effect)]:
+        if isinstance(ready[0], ReadBodies):
+            names += [name[2] for name in ready[0].names]
+        bench.answer(ready[0], "done")
+    answer = bench.last_message()
+    assert isinstance(answer, PullAnswer)
+    assert [entry.body for entry in answer.entries] == [b"body", None, b"body"]
+    assert answer.entries[1].tombstone == Tombstone.RECALLED
+    assert items[1].message_id not in names
+
+
+def test_a_recall_hides_what_a_cache_still_holds() -> None:
+    items = list(numbered(2))
+    bench = running(*items)
+    assert [entry.body for entry in pull(bench, cursor(START)).entries] == [b"0", b"1"]
+    recall(bench, items[0])
+    hidden = pull(bench, cursor(START)).entries[0]
+    assert (hidden.body, hidden.tombstone) == (None, Tombstone.RECALLED)
+
+
+@pytest.mark.parametrize("fault", ["failed", "unknown_lost"])
+def test_while_nobody_knows_what_is_recalled_nothing_leaves(fault: str) -> None:
+    bench = running(*numbered(2))
+    ask(bench, cursor(START))
+    while not (reads := [e for e in bench.waiting if isinstance(e, ReadOverlays)]):
+        bench.answer(next(e for e in bench.waiting if not bench.parked(e)), "done")
+    bench.answer(reads[0], fault)
+    answer = bench.last_message()
+    assert isinstance(answer, PullAnswer)
+    assert answer.entries == ()
+    assert answer.retry_after_ms > 0
+    assert len(pull(bench, answer.cursor).entries) == 2
+
+
+def test_overlays_of_many_pulls_are_read_together_within_bounds() -> None:
+    bench = running(*numbered(3), config=replace(NO_CACHE, overlay_names_max=4))
+    for _ in range(3):
+        ask(bench, cursor(START))
+    sizes: list[int] = []
+    while ready := [effect for effect in bench.waiting if not bench.parked(effect)]:
+        if isinstance(ready[0], ReadOverlays):
+            sizes.append(len(ready[0].names))
+        bench.answer(ready[0], "done")
+    assert sum(sizes) == 9
+    assert max(sizes) <= 4
+
+
+# ------------------------------------------------------------ archived bodies
+
+ARCHIVED = replace(NO_CACHE, archived=True)
+
+
+def put_archived(bench: Bench, item: GroupDispatch, body: bytes) -> None:
+    put_hot(bench, item, body)
+    bench.archive.update(bench.bodies)
+    bench.bodies.clear()
+
+
+def test_a_body_the_hot_store_trimmed_comes_from_the_archive() -> None:
+    items = [dispatch(n, users=(1,), inline=False) for n in range(3)]
+    bench = running(*items, config=ARCHIVED)
+    for item in items:
+        put_archived(bench, item, b"cold")
+    assert [entry.body for entry in pull(bench, cursor(START)).entries] == [b"cold"] * 3
+
+
+def test_what_the_archive_has_not_either_is_explained_by_retention_alone() -> None:
+    old = dispatch(0, users=(1,), inline=False, sent_at=WALL - 100 * DAY)
+    young = dispatch(1, users=(1,), inline=False)
+    bench = running(old, young, config=ARCHIVED)
+    answer = pull(bench, cursor(START))
+    assert [entry.tombstone for entry in answer.entries] == [Tombstone.EXPIRED]
+    assert answer.has_more
+
+
+@pytest.mark.parametrize("fault", ["failed", "unknown_lost"])
+def test_an_unreachable_archive_explains_nothing(fault: str) -> None:
+    old = dispatch(0, users=(1,), inline=False, sent_at=WALL - 100 * DAY)
+    bench = running(old, config=ARCHIVED)
+    ask(bench, cursor(START))
+    while not (reads := [e for e in bench.waiting if isinstance(e, ReadArchiveBodies)]):
+        bench.answer(next(e for e in bench.waiting if not bench.parked(e)), "done")
+    bench.answer(reads[0], fault)
+    answer = bench.last_message()
+    assert isinstance(answer, PullAnswer)
+    assert answer.entries == ()
+    assert answer.retry_after_ms > 0
