@@ -11,10 +11,12 @@ from qim.core.contract.rpc import (
     AskHistory,
     AskMembers,
     AskPull,
+    AskSummaries,
     AskSync,
     AskWatermark,
     Message,
     SubmitGroup,
+    SubmitOverlay,
     SubmitSend,
 )
 from qim.core.lease import LeaseKeeper
@@ -27,7 +29,9 @@ from qim.core.ports.store_mailbox import MailboxStoreRequest
 from qim.core.ports.store_message import MessageStoreRequest
 from qim.services.runtime import Hosted, Route, monotonic_ms, routes_for, wall_ms
 
-WRITER_ASKS: Final = frozenset({SubmitSend, SubmitGroup, AskHistory, AskMembers})
+WRITER_ASKS: Final = frozenset(
+    {SubmitSend, SubmitGroup, SubmitOverlay, AskHistory, AskMembers, AskSummaries}
+)
 MAILBOX_ASKS: Final = frozenset({AskSync, AskPull, AskWatermark})
 
 
@@ -54,6 +58,8 @@ _LEASED: Final[dict[str, Role]] = {
     "MarkCommitted": Role.WRITER,
     "MarkRefused": Role.WRITER,
     "WriteHeads": Role.WRITER,
+    "TrimHot": Role.WRITER,
+    "RestoreConversations": Role.WRITER,
     "OpenSource": Role.FANOUT,
     "CommitSource": Role.FANOUT,
     "OpenMailbox": Role.MAILBOX,

@@ -38,6 +38,7 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     hot_window_ms: int = 7 * DAY_MS
     default_retention_ms: int = 30 * DAY_MS
     ephemeral_retention_ms: int = DAY_MS
+    recall_window_ms: int = DAY_MS
     mailbox_retention_ms: int = 30 * DAY_MS
     mailbox_day_ms: int = DAY_MS
     read_back_ms: int = 7 * DAY_MS
@@ -230,6 +231,7 @@ RANGES: Final = (
     ("hot_window_ms", HOUR_MS, 3650 * DAY_MS),
     ("default_retention_ms", DAY_MS, 3650 * DAY_MS),
     ("ephemeral_retention_ms", MINUTE_MS, 3650 * DAY_MS),
+    ("recall_window_ms", SECOND_MS, 3650 * DAY_MS),
     ("mailbox_retention_ms", DAY_MS, 3650 * DAY_MS),
     ("mailbox_day_ms", DAY_MS, DAY_MS),
     ("dedupe_window_ms", MINUTE_MS, 3650 * DAY_MS),

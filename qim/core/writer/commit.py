@@ -8,6 +8,7 @@ from msgspec import Struct
 from qim.core.contract.rpc import Actor
 from qim.core.writer.audience import Audience
 from qim.core.writer.membership import GroupChange, GroupRequest, NoOp, Refusal
+from qim.core.writer.overlays import Target
 
 
 class Waiter(Struct, kw_only=True, eq=False):
@@ -39,6 +40,7 @@ class Commit(Struct, kw_only=True, eq=False):
     retention_class: int = 0
     not_after: int
     group: GroupRequest | None = None
+    target_seq: int = 0
     trace_id: int
     size: int = 0
     waiters: list[Waiter] = []
@@ -49,6 +51,7 @@ class Commit(Struct, kw_only=True, eq=False):
     verdict: Refusal | NoOp | None = None
     # Frozen for one reservation; made anew when it is frozen again.
     audience: Audience | None = None
+    target: Target | None = None
     change: GroupChange | None = None
     message_id: bytes = b""
     record: bytes = b""
@@ -63,6 +66,7 @@ class Commit(Struct, kw_only=True, eq=False):
         self.doubtful = self.sent
         self.verdict = None
         self.audience = None
+        self.target = None
         self.change = None
         self.message_id = b""
         self.record = b""

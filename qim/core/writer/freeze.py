@@ -18,6 +18,7 @@ from qim.core.ports.store_message import AppliedRecord, MembershipWrite, Reserve
 from qim.core.writer.audience import Audience
 from qim.core.writer.commit import Commit
 from qim.core.writer.membership import GroupChange, control_body, delta_of, membership_write
+from qim.core.writer.overlays import overlay_of
 
 
 def freeze_message(commit: Commit, audience: Audience, message_id: bytes, wall: int) -> ReserveItem:
@@ -41,6 +42,8 @@ def freeze_message(commit: Commit, audience: Audience, message_id: bytes, wall: 
         wall=wall,
         frozen=(0 if single else audience.version, b"" if single else audience.digest),
         users=users,
+        # What a user hides from themselves concerns nobody else.
+        recipients=(sender,) if commit.kind == MessageKind.DELETE_FOR_ME else (),
     )
 
 
@@ -112,6 +115,7 @@ def _freeze(
             sent_at=wall,
             not_after=commit.not_after,
             trace_id=commit.trace_id,
+            target_seq=commit.target_seq,
         )
     )
     return ReserveItem(
@@ -126,6 +130,7 @@ def _freeze(
         record=commit.record,
         sent_at=wall,
         not_after=commit.not_after,
+        overlay=overlay_of(kind, actor.user_id, commit.target_seq),
     )
 
 
@@ -152,6 +157,7 @@ def applied_record(offset: int, stored: bytes, record: MessageRecord) -> Applied
         not_after=record.not_after,
         single_users=(first, second) if single else None,
         membership=_membership_of(record),
+        overlay=overlay_of(record.kind, record.sender_id, record.target_seq),
     )
 
 

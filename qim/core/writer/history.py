@@ -1,27 +1,46 @@
-"""History and member reads over the hot store, checked against stored members and intervals (pipeline.md §5, hot part).
+"""Questions of users and of the session list, answered from hot store and archive as one (pipeline.md §§4, 5).
 
-AskHistory --> ReadMembership --> ReadHistory, range by range --> HistoryAnswer
-AskMembers --> ReadMembership --> MembersAnswer
+AskHistory   --> ReadMembership --> scans, one a direction --> HistoryAnswer
+AskSummaries --> scans, one a conversation, intervals with the first page --> SummariesAnswer
+AskMembers   --> ReadMembership --> MembersAnswer
+an overlay   --> a scan of the one row it is to lie on --> back to its commit
 
-A record still in the pending index is not shown (the store's script leaves it out). Nothing here writes, and nothing
-below the hot floor is answered: the archive comes later.
+A record still in the pending index is not shown (the store's script leaves it out). Nothing here writes. Unread, preview
+and history come from the same rows by the same rule (scan.py), and only from a shard that came through OPEN.
 """
 
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from qim.core.contract.entities import ConversationKind
 from qim.core.contract.errors import ErrorCode
 from qim.core.contract.ids import ID_BYTES, single_conversation_id
-from qim.core.contract.rpc import AskHistory, AskMembers, HistoryAnswer, MembersAnswer
+from qim.core.contract.routing import writer_shard
+from qim.core.contract.rpc import (
+    AskHistory,
+    AskMembers,
+    AskSummaries,
+    HistoryAnswer,
+    MembersAnswer,
+    SummariesAnswer,
+)
 from qim.core.contract.sequences import U64_MAX
+from qim.core.ports.archive import ArchiveRead
 from qim.core.ports.network import Received
-from qim.core.ports.store_message import HistoryRead, MembershipRead, ReadHistory, ReadMembership
+from qim.core.ports.store_message import HistoryRead, MembershipRead, ReadMembership
 from qim.core.writer.audience import audience_of
+from qim.core.writer.commit import Commit
 from qim.core.writer.deadlines import Deadlines
-from qim.core.writer.orders import Call, Orders, Pending
-from qim.core.writer.query import DIRECTIONS, Query, legs_of, page_of
+from qim.core.writer.orders import Call, Flight, Orders, Pending
+from qim.core.writer.overlays import Target
+from qim.core.writer.query import DIRECTIONS, Query, Tally, legs_of, page_of
+from qim.core.writer.scan import EVERYTHING, Judgement, Scan, Sink
 from qim.core.writer.shard import CLOSED, SERVING, Shard
 from qim.core.writer.vocabulary import Answer
+from qim.core.writer.walking import Walker
+
+Ask = AskHistory | AskMembers | AskSummaries
+TargetFound = Callable[[Shard, Commit, Target], None]
 
 
 class Reads:
@@ -30,20 +49,38 @@ class Reads:
     def __init__(self, orders: Orders, deadlines: Deadlines) -> None:
         self._orders: Final = orders
         self._deadlines: Final = deadlines
+        self._walker: Final = Walker(orders)
         self._number = 0
+        self.on_target: TargetFound | None = None
 
-    def ask(self, shard: Shard | None, received: Received, ask: AskHistory | AskMembers) -> None:
-        """Take a question of the shard that owns its conversation; a shard that doesn't serve refuses."""
+    # -------------------------------------------------------------- questions
+
+    def ask(self, shard: Shard | None, received: Received, ask: Ask) -> None:
+        """Take a question of the shard that owns its conversations; a shard that doesn't serve refuses."""
         waiter = self._deadlines.waiter(received.source, ask.rid)
-        fault = self._fault(shard, ask)
+        fault = self._fault(ask) or self._unready(shard)
         if fault is not None:
             self._orders.refuse(waiter, *fault, self._orders.config.retry_after_ms)
             return
         assert shard is not None
         self._deadlines.watch(waiter)
-        self._number += 1
-        shard.queries[self._number] = Query(number=self._number, waiter=waiter, ask=ask)
-        self._orders.held_queries += 1
+        query = self._begin(shard, Query(number=self._next(), waiter=waiter, ask=ask))
+        if isinstance(ask, AskSummaries):
+            query.scans, query.tallies = [], []
+            for item in ask.items:
+                tally = Tally(
+                    read_seq=item.read_seq,
+                    window=ask.window,
+                    user_id=ask.actor.user_id,
+                    first_rows=self._orders.config.summary_rows_first,
+                )
+                query.tallies.append(tally)
+                ranges = (EVERYTHING,)
+                query.scans.append(
+                    self._scan(item.conversation_id, ask.actor.user_id, tally, True, ranges)
+                )
+            self._go(shard, query)
+            return
         request = ReadMembership(
             op=self._orders.next_op(),
             shard=shard.number,
@@ -51,16 +88,77 @@ class Reads:
             incarnation=shard.incarnation,
             conversation_id=ask.conversation_id,
         )
-        self._orders.ask(Call.ACCESS, shard, request, self._number)
+        self._orders.ask(Call.ACCESS, shard, request, Flight(number=query.number, scans=()))
 
-    def _fault(
-        self, shard: Shard | None, ask: AskHistory | AskMembers
-    ) -> tuple[ErrorCode, str] | None:
+    def inspect(self, shard: Shard, commit: Commit) -> bool:
+        """Look for the row an overlay is to lie on; ``on_target`` hears of it. False: too many reads in flight."""
+        if self._orders.held_queries >= self._orders.config.queries_max:
+            return False
+        target = Target(seq=commit.target_seq)
+        query = self._begin(shard, Query(number=self._next(), waiter=None, ask=None, target=target))
+        shard.inspected[query.number] = commit
+        ranges = ((target.seq - 1, target.seq + 1),)
+        query.scans = [
+            self._scan(commit.conversation_id, commit.actor.user_id, target, True, ranges)
+        ]
+        self._go(shard, query)
+        return True
+
+    def _next(self) -> int:
+        self._number += 1
+        return self._number
+
+    def _begin(self, shard: Shard, query: Query) -> Query:
+        shard.queries[query.number] = query
+        self._orders.held_queries += 1
+        return query
+
+    def _scan(
+        self,
+        conversation_id: bytes,
+        user_id: int,
+        sink: Sink,
+        newest_first: bool,
+        ranges: Iterable[tuple[int, int]],
+    ) -> Scan:
+        orders = self._orders
+        wall = orders.clock.wall(orders.now)
+        return Scan(
+            conversation_id,
+            Judgement(user_id=user_id, wall=wall, retention=orders.config.retention),
+            sink,
+            newest_first=newest_first,
+            ranges=ranges,
+            tiered=orders.config.tiered,
+            rows_max=orders.config.history_rows_max,
+        )
+
+    def _fault(self, ask: Ask) -> tuple[ErrorCode, str] | None:
+        if isinstance(ask, AskSummaries):
+            return self._summaries_fault(ask)
         if len(ask.conversation_id) != ID_BYTES:
             return ErrorCode.INVALID_ARGUMENT, "conversation_id has 16 bytes"
         if isinstance(ask, AskHistory):
             if ask.direction not in DIRECTIONS or not 0 <= ask.anchor <= U64_MAX or ask.limit < 0:
                 return ErrorCode.INVALID_ARGUMENT, "direction, anchor or limit out of bounds"
+        return None
+
+    def _summaries_fault(self, ask: AskSummaries) -> tuple[ErrorCode, str] | None:
+        config = self._orders.config
+        if not 0 < len(ask.items) <= config.summary_items_max or not (
+            0 < ask.window <= config.unread_window_max
+        ):
+            return ErrorCode.INVALID_ARGUMENT, "number of conversations or window out of bounds"
+        count = config.outbox_partition_count
+        owner = writer_shard(ask.items[0].conversation_id, count)
+        for item in ask.items:
+            if len(item.conversation_id) != ID_BYTES or not 0 <= item.read_seq <= U64_MAX:
+                return ErrorCode.INVALID_ARGUMENT, "conversation_id or read_seq out of bounds"
+            if writer_shard(item.conversation_id, count) != owner:
+                return ErrorCode.INVALID_ARGUMENT, "conversations of more than one writer shard"
+        return None
+
+    def _unready(self, shard: Shard | None) -> tuple[ErrorCode, str] | None:
         if shard is None or shard.stage is CLOSED:
             return ErrorCode.NOT_OWNER, "another writer owns the conversation"
         if shard.stage is not SERVING:
@@ -69,62 +167,94 @@ class Reads:
             return ErrorCode.UNAVAILABLE, "too many reads in flight"
         return None
 
+    # -------------------------------------------------------------- answers
+
     def on_access(self, shard: Shard, pending: Pending, answer: Answer) -> None:
         """Who may see what: unknown, never a member, or these intervals."""
         assert isinstance(answer, MembershipRead)
         query = self._live(shard, pending)
         if query is None:
             return
-        actor = query.ask.actor
+        ask = query.ask
+        assert isinstance(ask, AskHistory | AskMembers)
         if answer.kind == 0:
             self._refuse(shard, query, ErrorCode.NOT_FOUND, "no such conversation")
             return
-        spans = [m.intervals for m in answer.everyone if m.user_id == actor.user_id]
-        if not spans or not _of_tenant(answer, query.ask):
+        spans = [m.intervals for m in answer.everyone if m.user_id == ask.actor.user_id]
+        users = [m.user_id for m in answer.everyone]
+        if not spans or not _of_tenant(
+            answer.kind, users, ask.conversation_id, ask.actor.tenant_id
+        ):
             self._refuse(shard, query, ErrorCode.NOT_MEMBER, "never a member of it")
-        elif isinstance(query.ask, AskMembers):
-            self._members(shard, query, query.ask, answer)
+        elif isinstance(ask, AskMembers):
+            self._members(shard, query, ask, answer)
         else:
-            config = self._orders.config
-            wanted = min(query.ask.limit or config.page_default, config.page_max)
-            query.legs = legs_of(query.ask, spans[0], wanted, config.batch_bytes_max)
-            self._read_on(shard, query, query.ask)
+            self._page(shard, query, ask, spans[0])
 
-    def _read_on(self, shard: Shard, query: Query, ask: AskHistory) -> None:
-        leg = next((leg for leg in query.legs if leg.ranges), None)
-        if leg is None:
-            records, more = page_of(query.legs)
-            done = HistoryAnswer(
-                rid=ask.rid, conversation_id=ask.conversation_id, records=records, has_more=more
+    def _page(
+        self, shard: Shard, query: Query, ask: AskHistory, spans: tuple[tuple[int, int], ...]
+    ) -> None:
+        config = self._orders.config
+        wanted = min(ask.limit or config.page_default, config.page_max)
+        query.legs, query.scans = [], []
+        for leg, newest_first, ranges in legs_of(ask, spans, wanted, config.batch_bytes_max):
+            query.legs.append(leg)
+            query.scans.append(
+                self._scan(ask.conversation_id, ask.actor.user_id, leg, newest_first, ranges)
             )
-            self._finish(shard, query, done)
-            return
-        low, high = leg.ranges[0]
-        # One more than wanted, so that `more` is known even where a range ends with the page.
-        limit = min(leg.wanted - len(leg.rows) + 1, self._orders.config.history_rows_max)
-        request = ReadHistory(
-            op=self._orders.next_op(),
-            shard=shard.number,
-            epoch=shard.epoch,
-            incarnation=shard.incarnation,
-            conversation_id=ask.conversation_id,
-            low=low,
-            high=high,
-            newest_first=leg.newest_first,
-            limit=limit,
-        )
-        self._orders.ask(Call.ROWS, shard, request, query.number)
+        self._go(shard, query)
 
     def on_rows(self, shard: Shard, pending: Pending, answer: Answer) -> None:
-        """A stretch of one range."""
+        """Pages of some scans."""
         assert isinstance(answer, HistoryRead)
+        assert isinstance(pending.subject, Flight)
         query = self._live(shard, pending)
-        if query is None:
+        if query is not None:
+            self._walker.take_rows(query, pending.subject, answer)
+            self._go(shard, query)
+
+    def on_archive(self, shard: Shard, pending: Pending, answer: Answer) -> None:
+        """Archived rows of one scan."""
+        assert isinstance(answer, ArchiveRead)
+        assert isinstance(pending.subject, Flight)
+        query = self._live(shard, pending)
+        if query is not None:
+            self._walker.take_archive(query, pending.subject, answer)
+            self._go(shard, query)
+
+    def _go(self, shard: Shard, query: Query) -> None:
+        if not self._walker.go(shard, query):
             return
-        assert isinstance(query.ask, AskHistory)
-        leg = next(leg for leg in query.legs if leg.ranges)
-        leg.take(answer.stored, answer.more)
-        self._read_on(shard, query, query.ask)
+        if query.target is not None:
+            self._leave(shard, query)
+            commit = shard.inspected.pop(query.number)
+            assert self.on_target is not None
+            self.on_target(shard, commit, query.target)
+        elif isinstance(query.ask, AskSummaries):
+            self._summarise(shard, query, query.ask)
+        else:
+            assert isinstance(query.ask, AskHistory)
+            page = page_of(query.legs, query.ask.direction)
+            done = HistoryAnswer(
+                rid=query.ask.rid,
+                conversation_id=query.ask.conversation_id,
+                records=page.records,
+                has_more=page.has_more,
+                has_more_newer=page.has_more_newer,
+                recalled=page.recalled,
+            )
+            self._finish(shard, query, done)
+
+    def _summarise(self, shard: Shard, query: Query, ask: AskSummaries) -> None:
+        summaries = []
+        for item, tally in zip(ask.items, query.tallies, strict=True):
+            assert tally.page is not None
+            users = tally.page.users or ()
+            tally.stranger = not _of_tenant(
+                tally.page.kind, users, item.conversation_id, ask.actor.tenant_id
+            )
+            summaries.append(tally.summary(item.conversation_id))
+        self._finish(shard, query, SummariesAnswer(rid=ask.rid, summaries=tuple(summaries)))
 
     def _members(self, shard: Shard, query: Query, ask: AskMembers, read: MembershipRead) -> None:
         """Present members only; a delta is answered in full (since_version 0) unless nothing has changed."""
@@ -149,9 +279,9 @@ class Reads:
 
     def _live(self, shard: Shard, pending: Pending) -> Query | None:
         """The query this answer belongs to; None where its asker has been told UNAVAILABLE meanwhile."""
-        assert isinstance(pending.subject, int)
-        query = shard.queries.get(pending.subject)
-        if query is not None and query.waiter.answered:
+        assert isinstance(pending.subject, Flight)
+        query = shard.queries.get(pending.subject.number)
+        if query is not None and query.waiter is not None and query.waiter.answered:
             self._leave(shard, query)
             return None
         return query
@@ -160,12 +290,16 @@ class Reads:
         del shard.queries[query.number]
         self._orders.held_queries -= 1
 
-    def _finish(self, shard: Shard, query: Query, done: HistoryAnswer | MembersAnswer) -> None:
+    def _finish(
+        self, shard: Shard, query: Query, done: HistoryAnswer | MembersAnswer | SummariesAnswer
+    ) -> None:
         self._leave(shard, query)
+        assert query.waiter is not None
         self._orders.answer(query.waiter, done)
 
     def _refuse(self, shard: Shard, query: Query, code: ErrorCode, text: str) -> None:
         self._leave(shard, query)
+        assert query.waiter is not None
         self._orders.refuse(query.waiter, code, text)
 
     def failed(self, shard: Shard, pending: Pending) -> bool:
@@ -173,9 +307,9 @@ class Reads:
         return self._live(shard, pending) is None
 
 
-def _of_tenant(read: MembershipRead, ask: AskHistory | AskMembers) -> bool:
+def _of_tenant(kind: int, users: Iterable[int], conversation_id: bytes, tenant_id: str) -> bool:
     """A single chat's id names its tenant; a group's was handed out by its own members only."""
-    if read.kind != ConversationKind.SINGLE:
+    if kind != ConversationKind.SINGLE:
         return True
-    users = sorted(member.user_id for member in read.everyone)
-    return ask.conversation_id == single_conversation_id(ask.actor.tenant_id, users[0], users[-1])
+    pair = sorted(users)
+    return conversation_id == single_conversation_id(tenant_id, pair[0], pair[-1])

@@ -33,7 +33,7 @@ def restart(orders: Orders, shard: Shard) -> None:
     """Forget what came from the store; reads are answered now, writes go round again after the next OPEN."""
     retry = orders.config.retry_after_ms
     for query in shard.queries.values():
-        if not query.waiter.answered:
+        if query.waiter is not None and not query.waiter.answered:
             orders.refuse(query.waiter, ErrorCode.UNAVAILABLE, "the shard opens anew", retry)
     orders.held_queries -= len(shard.queries)
     shard.queries.clear()

@@ -1,7 +1,7 @@
-"""Writer: ConversationWriter and GroupMembership of any number of writer shards (pipeline.md §1), and reads of hot history.
+"""Writer: ConversationWriter and GroupMembership of any number of writer shards (pipeline.md §1), and reads of history.
 
 One owner a shard, a shard is an outbox partition: what it acknowledges stands in the log first and in the store's
-present incarnation, once, in the order of conversation_seq. It does no fanout, keeps no bodies, pushes nothing, reads
+present incarnation, once, in the order of conversation_seq. It does no fanout, keeps no bodies, pushes nothing, writes
 no archive, and never serves a shard that did not come through OPEN.
 
 CLOSED --> OPENING --> SERVING --> REFRESHING --> OPENING      one shard (shard.py, opening.py)
@@ -13,12 +13,21 @@ from typing import Final, assert_never
 
 from qim.core.contract.errors import ErrorCode
 from qim.core.contract.routing import writer_shard
-from qim.core.contract.rpc import AskHistory, AskMembers, Refused, SubmitGroup, SubmitSend
+from qim.core.contract.rpc import (
+    AskHistory,
+    AskMembers,
+    AskSummaries,
+    Refused,
+    SubmitGroup,
+    SubmitOverlay,
+    SubmitSend,
+)
 from qim.core.machine import Choose, Ms
 from qim.core.ports.completion import Failed, Fenced, StoreReset, StoreRole, Unknown
 from qim.core.ports.local import DrainRequested, LeaseGone, LeaseHeld, Started
 from qim.core.ports.network import Received, Send
 from qim.core.ports.registry import Role
+from qim.core.writer.arrivals import Submit
 from qim.core.writer.audience import AudienceCache
 from qim.core.writer.deadlines import Deadlines
 from qim.core.writer.heads import Heads
@@ -29,6 +38,7 @@ from qim.core.writer.orders import Call, Orders, Pending
 from qim.core.writer.pipeline import Pipeline
 from qim.core.writer.requests import Requests
 from qim.core.writer.shard import OPENING, SERVING, Shard
+from qim.core.writer.trimming import Trimming
 from qim.core.writer.validation import conversation_of
 from qim.core.writer.verdicts import Verdicts
 from qim.core.writer.vocabulary import Answer, WriterConfig, WriterEffect, WriterEvent
@@ -46,11 +56,15 @@ class Writer:
         self._deadlines: Final = Deadlines(self._orders)
         self._audiences: Final = audiences
         self._verdicts: Final = Verdicts(self._orders)
-        self._requests: Final = Requests(self._orders, self._deadlines, audiences, self._verdicts)
+        self._reads: Final = Reads(self._orders, self._deadlines)
+        self._requests: Final = Requests(
+            self._orders, self._deadlines, audiences, self._verdicts, self._reads
+        )
+        self._reads.on_target = self._requests.on_target
         self._heads: Final = Heads(self._orders)
         self._pipeline: Final = Pipeline(self._orders, self._requests, self._verdicts, audiences)
-        self._opening: Final = Opening(self._orders)
-        self._reads: Final = Reads(self._orders, self._deadlines)
+        self._trimming: Final = Trimming(self._orders)
+        self._opening: Final = Opening(self._orders, self._trimming)
         self._shards: Final[dict[int, Shard]] = {}
         self._draining = False
         self._probe_at: Ms | None = None
@@ -64,6 +78,8 @@ class Writer:
             Call.HEADS: self._heads.on_heads,
             Call.ACCESS: self._reads.on_access,
             Call.ROWS: self._reads.on_rows,
+            Call.ARCHIVE: self._reads.on_archive,
+            Call.TRIM: self._trimming.on_trimmed,
             Call.REFUSE: self._pipeline.on_refused,
             Call.OPEN: self._opening.on_open,
             Call.ENDS: self._opening.on_ends,
@@ -73,6 +89,9 @@ class Writer:
             Call.FETCH: self._opening.on_fetch,
             Call.APPLY: self._opening.on_apply,
             Call.PENDING: self._opening.on_pending,
+            Call.INTENTS: self._opening.restoring.on_intents,
+            Call.CONVERSATIONS: self._opening.restoring.on_conversations,
+            Call.RESTORE: self._opening.restoring.on_restored,
         }
 
     # -------------------------------------------------------------- the four verbs
@@ -86,6 +105,7 @@ class Writer:
         for waiter in self._deadlines.expired():
             self._verdicts.expire(waiter)
         orders.unpark()
+        self._trimming.look()
         self._probe_clock()
         if orders.now >= self._gauge_at:
             self._measure()
@@ -95,8 +115,13 @@ class Writer:
         return orders.deliver()
 
     def deadline(self) -> Ms | None:
-        """The nearest of: a waiter's end, a retry, the next look at our clock."""
-        times = (self._deadlines.next_deadline(), self._orders.next_retry(), self._probe_at)
+        """The nearest of: a waiter's end, a retry, the next look at hot rows, the next look at our clock."""
+        times = (
+            self._deadlines.next_deadline(),
+            self._orders.next_retry(),
+            self._trimming.deadline(),
+            self._probe_at,
+        )
         return min([time for time in times if time is not None], default=None)
 
     def idle(self) -> bool:
@@ -192,7 +217,10 @@ class Writer:
         if pending.call is Call.HEADS:
             self._heads.lost(shard)
             return True
-        if pending.call is Call.ACCESS or pending.call is Call.ROWS:
+        if pending.call is Call.TRIM:
+            self._trimming.lost(shard)
+            return True
+        if pending.call in (Call.ACCESS, Call.ROWS, Call.ARCHIVE):
             return self._reads.failed(shard, pending)
         return False
 
@@ -245,18 +273,24 @@ class Writer:
         self._orders.clock.observe(event.wall, self._orders.now)
         message = event.message
         match message:
-            case SubmitSend() | SubmitGroup():
+            case SubmitSend() | SubmitGroup() | SubmitOverlay():
                 self._on_submit(event, message)
             case AskHistory() | AskMembers():
                 if self._draining:
                     self._refuse(event, message.rid, ErrorCode.UNAVAILABLE, "stopping")
                 else:
                     self._reads.ask(self._owned(message.conversation_id), event, message)
+            case AskSummaries():
+                if self._draining:
+                    self._refuse(event, message.rid, ErrorCode.UNAVAILABLE, "stopping")
+                else:
+                    first = message.items[0].conversation_id if message.items else b""
+                    self._reads.ask(self._owned(first), event, message)
             case _:
                 # Answers and pushes are not for a writer; whoever sent one waits for nothing.
                 self._orders.count("unexpected_message")
 
-    def _on_submit(self, event: Received, message: SubmitSend | SubmitGroup) -> None:
+    def _on_submit(self, event: Received, message: Submit) -> None:
         if self._draining:
             self._refuse(event, message.rid, ErrorCode.UNAVAILABLE, "stopping")
             return

@@ -1,6 +1,7 @@
 """OPEN: the only way to serve a shard (pipeline.md §1.6). Each step waits for the answer of the one before.
 
 LeaseHeld (a)  --> OpenShard (b) --> ReadEnds --> ReadLease
+ReadEnds       --> the archive restores what the log has not any more (restoring.py) --> ReadLease
 ReadLease      --> barrier (c)          only while no epoch but ours is granted
 barrier        --> RegisterBarrier --> Fetch
 Fetch          --> ApplyOutbox (d) --> Fetch, until the barrier is reached
@@ -50,7 +51,9 @@ from qim.core.writer.commit import Commit
 from qim.core.writer.freeze import applied_record
 from qim.core.writer.lifecycle import refresh, restart, stop
 from qim.core.writer.orders import Call, Orders, Pending
+from qim.core.writer.restoring import Restoring
 from qim.core.writer.shard import OPENING, SERVING, Shard, Walk
+from qim.core.writer.trimming import Trimming
 from qim.core.writer.vocabulary import Answer
 
 NO_LIMIT: Final = 2**63 - 1
@@ -61,8 +64,10 @@ APPLY_ARGS: Final = 24
 class Opening:
     """Walks shards from LeaseHeld to SERVING; keeps nothing of its own, the walk is in the shard."""
 
-    def __init__(self, orders: Orders) -> None:
+    def __init__(self, orders: Orders, trimming: Trimming) -> None:
         self._orders: Final = orders
+        self._trimming: Final = trimming
+        self.restoring: Final = Restoring(orders, self._ask_lease_at_start)
 
     # ------------------------------------------------------------- (a), (b)
 
@@ -102,16 +107,21 @@ class Opening:
         assert isinstance(answer, EndsRead)
         applied = shard.walk.applied
         if answer.start > applied:
-            self._lost(shard, applied, answer.start)
+            self.restoring.begin(shard, answer.start)
         elif applied > answer.end:
             detail = f"outbox {shard.number}: store applied {applied}, log ends at {answer.end}"
             stop(self._orders, shard, "outbox_truncated", detail)
         else:
             # Retention may have taken the barrier that voids the first records; the registry kept it (§1.7).
-            below = answer.start if applied == answer.start else NO_LIMIT
-            op = self._orders.next_op()
-            request = ReadLease(op=op, resource=shard.resource, barriers_below=below)
-            self._orders.ask(Call.LEASE, shard, request)
+            self._ask_lease(shard, answer.start if applied == answer.start else NO_LIMIT)
+
+    def _ask_lease(self, shard: Shard, barriers_below: int) -> None:
+        op = self._orders.next_op()
+        request = ReadLease(op=op, resource=shard.resource, barriers_below=barriers_below)
+        self._orders.ask(Call.LEASE, shard, request)
+
+    def _ask_lease_at_start(self, shard: Shard) -> None:
+        self._ask_lease(shard, shard.walk.log_start)
 
     def on_lease(self, shard: Shard, pending: Pending, answer: Answer) -> None:
         """Asked AFTER OpenShard answered: no OpenShard of a lower epoch than any granted goes further."""
@@ -122,7 +132,11 @@ class Opening:
             return
         if pending.request.barriers_below != NO_LIMIT and answer.barrier_offset >= 0:
             shard.walk.filter.epoch = max(shard.walk.filter.epoch, answer.barrier_epoch)
-        shard.walk.barrier_due = True
+        if shard.walk.barrier >= 0:
+            # Retention overtook the walk behind its barrier, and the archive stood in.
+            self._advance(shard)
+        else:
+            shard.walk.barrier_due = True
 
     # ------------------------------------------------------------- (c)
 
@@ -191,7 +205,7 @@ class Opening:
         """The next stretch of [applied, b)."""
         walk = shard.walk
         if isinstance(answer, OutOfRange):
-            self._lost(shard, walk.fetched, answer.start)
+            self.restoring.begin(shard, answer.start)
             return
         assert isinstance(answer, Fetched)
         if not answer.records:
@@ -199,7 +213,7 @@ class Opening:
             self._orders.retry(pending)
             return
         if answer.records[0].offset > walk.fetched:
-            self._lost(shard, walk.fetched, answer.records[0].offset)
+            self.restoring.begin(shard, answer.records[0].offset)
             return
         for record in answer.records:
             if walk.fetched <= record.offset < walk.barrier:
@@ -301,13 +315,10 @@ class Opening:
         """(f): nothing is pending any more."""
         shard.move(SERVING)
         shard.walk = Walk()
+        self._trimming.serve(shard)
         self._orders.count("shard_serving")
 
     # ------------------------------------------------------------- stops
-
-    def _lost(self, shard: Shard, low: int, high: int) -> None:
-        detail = f"outbox {shard.number}: [{low}, {high}) is gone from the log and not in the store"
-        stop(self._orders, shard, "outbox_range_lost", detail)
 
     def failed(self, shard: Shard, call: Call, why: FailReason) -> bool:
         """Two failures no retry can mend. True: the shard is stopped."""

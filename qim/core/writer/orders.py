@@ -22,6 +22,7 @@ from qim.core.ports.observe import Count, Gauge, StageReached, Violation
 from qim.core.ports.store_message import OpenShard
 from qim.core.writer.clock import WriterClock
 from qim.core.writer.commit import Commit, Waiter
+from qim.core.writer.scan import Scan
 from qim.core.writer.shard import Shard
 from qim.core.writer.vocabulary import Question, WriterConfig, WriterEffect
 
@@ -46,16 +47,28 @@ class Call(Enum):
     HEADS = "heads"
     ACCESS = "access"
     ROWS = "rows"
+    ARCHIVE = "archive"
+    TRIM = "trim"
+    INTENTS = "intents"
+    CONVERSATIONS = "conversations"
+    RESTORE = "restore"
+
+
+class Flight(Struct, frozen=True, kw_only=True):
+    """Whose read it is: a query's number, and the scans its pages are for, in order."""
+
+    number: int
+    scans: tuple[Scan, ...]
 
 
 class Pending(Struct, kw_only=True, eq=False):
-    """An op in flight or waiting for its retry. ``subject`` is the conversation (LOAD) or query number it is about."""
+    """An op in flight or waiting for its retry. ``subject``: the conversation (LOAD) or the flight it is about."""
 
     call: Call
     shard: Shard
     generation: int
     request: Question
-    subject: bytes | int = 0
+    subject: bytes | Flight | None = None
     asked_at: int
     asked_wall: int
     first_asked_at: int
@@ -89,7 +102,13 @@ class Orders:
         self._op += 1
         return self._op
 
-    def ask(self, call: Call, shard: Shard, request: Question, subject: bytes | int = 0) -> None:
+    def ask(
+        self,
+        call: Call,
+        shard: Shard,
+        request: Question,
+        subject: bytes | Flight | None = None,
+    ) -> None:
         """Order ``request`` and remember whose it is."""
         now = self.now
         self.pending[request.op] = Pending(

@@ -11,35 +11,32 @@ Nothing is looked up, reserved, appended or marked here.
 
 from typing import Final
 
-from qim.core.contract.entities import (
-    ConversationKind,
-    MembershipOp,
-    MessageKind,
-)
+from qim.core.contract.entities import ConversationKind, MembershipOp
 from qim.core.contract.errors import ErrorCode
-from qim.core.contract.ids import dedupe_key, request_digest, single_conversation_id
-from qim.core.contract.rpc import SubmitGroup, SubmitSend
+from qim.core.contract.ids import dedupe_key, single_conversation_id
+from qim.core.contract.rpc import SubmitOverlay, SubmitSend
 from qim.core.ports.network import Received
 from qim.core.ports.store_message import (
     MembershipRead,
     ReadMembership,
 )
 from qim.core.writer.admission import TokenBuckets
+from qim.core.writer.arrivals import Submit, commit_of, digest_of
 from qim.core.writer.audience import NOWHERE, Audience, AudienceCache, audience_of
 from qim.core.writer.commit import Commit, Waiter
 from qim.core.writer.deadlines import Deadlines
+from qim.core.writer.history import Reads
 from qim.core.writer.membership import (
     GroupChange,
     GroupLimits,
     NoOp,
     Refusal,
-    group_digest,
-    group_request,
     plan_change,
 )
 from qim.core.writer.orders import Call, Orders, Pending
+from qim.core.writer.overlays import Target, judge_overlay
 from qim.core.writer.shard import CLOSED, STOPPED, Shard
-from qim.core.writer.validation import group_fault, send_fault
+from qim.core.writer.validation import group_fault, overlay_fault, send_fault
 from qim.core.writer.verdicts import Verdicts
 from qim.core.writer.vocabulary import Answer
 
@@ -50,9 +47,15 @@ class Requests:
     """Takes writes and gives verdicts; a request lives in its shard's ``commits`` from arrival to answer."""
 
     def __init__(
-        self, orders: Orders, deadlines: Deadlines, audiences: AudienceCache, verdicts: Verdicts
+        self,
+        orders: Orders,
+        deadlines: Deadlines,
+        audiences: AudienceCache,
+        verdicts: Verdicts,
+        reads: Reads,
     ) -> None:
         config = orders.config
+        self._reads: Final = reads
         self._verdicts: Final = verdicts
         self._orders: Final = orders
         self._deadlines: Final = deadlines
@@ -74,17 +77,19 @@ class Requests:
 
     # -------------------------------------------------------------- arrival
 
-    def fault(self, message: SubmitSend | SubmitGroup) -> Refusal | None:
+    def fault(self, message: Submit) -> Refusal | None:
         """A request that could never have been committed in this form."""
         if isinstance(message, SubmitSend):
             return send_fault(message, self._orders.config)
+        if isinstance(message, SubmitOverlay):
+            return overlay_fault(message)
         return group_fault(message, self._orders.config)
 
     def submit(
         self,
         shard: Shard | None,
         received: Received,
-        message: SubmitSend | SubmitGroup,
+        message: Submit,
         conversation_id: bytes,
     ) -> None:
         """A valid request, and the shard its conversation belongs to (None: not ours)."""
@@ -94,7 +99,7 @@ class Requests:
             self._orders.refuse(waiter, ErrorCode.NOT_OWNER, "another writer owns the conversation")
             return
         key = dedupe_key(actor.tenant_id, actor.user_id, message.client_message_id)
-        digest = _digest(message, conversation_id)
+        digest = digest_of(message, conversation_id)
         known = shard.commits.get(key)
         if known is not None:
             self._attach(known, waiter, digest)
@@ -103,7 +108,7 @@ class Requests:
         if refused is not None:
             self._orders.refuse(waiter, *refused)
             return
-        commit = _commit(message, conversation_id, key, digest)
+        commit = commit_of(message, conversation_id, key, digest)
         commit.waiters.append(waiter)
         waiter.commit = commit
         self._deadlines.watch(waiter)
@@ -132,7 +137,7 @@ class Requests:
         self._deadlines.watch(waiter)
 
     def _admit(
-        self, shard: Shard, message: SubmitSend | SubmitGroup, conversation_id: bytes
+        self, shard: Shard, message: Submit, conversation_id: bytes
     ) -> tuple[ErrorCode, str, int] | None:
         orders, config = self._orders, self._orders.config
         if shard.stage is STOPPED:
@@ -168,6 +173,9 @@ class Requests:
             audience = self._audience(shard, commit)
             if audience is None:
                 self._load(shard, commit)
+                return None
+            if commit.target_seq and commit.target is None:
+                self._inspect(shard, commit)
                 return None
             judged = self._judge_members(commit, audience)
             if not isinstance(judged, Refusal | NoOp):
@@ -211,8 +219,35 @@ class Requests:
             return Refusal(code=ErrorCode.NOT_FOUND, message=text)
         if audience.kind not in (ConversationKind.SINGLE, ConversationKind.GROUP):
             return Refusal(code=ErrorCode.UNSUPPORTED, message="not a conversation to send to")
+        if commit.target is not None:
+            return self._judge_target(commit, commit.target, audience)
         if commit.actor.user_id not in audience.present or not _of_tenant(commit, audience):
             return Refusal(code=ErrorCode.NOT_MEMBER, message="only members send")
+        return audience
+
+    # -------------------------------------------------------------- targets of overlays
+
+    def _inspect(self, shard: Shard, commit: Commit) -> None:
+        if not self._reads.inspect(shard, commit):
+            text = "too many reads in flight"
+            self._verdicts.refuse(shard, commit, ErrorCode.UNAVAILABLE, text)
+
+    def on_target(self, shard: Shard, commit: Commit, target: Target) -> None:
+        """The row is known, or that there is none: the request is judged in its turn."""
+        commit.target = target
+        shard.ready.appendleft(commit)
+
+    def _judge_target(
+        self, commit: Commit, target: Target, audience: Audience
+    ) -> Audience | Refusal:
+        orders = self._orders
+        wall = orders.clock.wall(orders.now)
+        window = orders.config.recall_window_ms
+        refusal = judge_overlay(commit.kind, commit.actor, audience, target, wall, window)
+        if refusal is not None:
+            return refusal
+        if not _of_tenant(commit, audience):
+            return Refusal(code=ErrorCode.NOT_MEMBER, message="never a member of it")
         return audience
 
     # -------------------------------------------------------------- members
@@ -272,54 +307,6 @@ class Requests:
         self._devices.check()
         self._conversations.check()
         self._tenants.check()
-
-
-def _digest(message: SubmitSend | SubmitGroup, conversation_id: bytes) -> bytes:
-    actor = message.actor
-    if isinstance(message, SubmitGroup):
-        return group_digest(actor, message)
-    return request_digest(
-        actor.tenant_id,
-        actor.user_id,
-        conversation_id,
-        message.kind,
-        message.custom_type,
-        message.body,
-    )
-
-
-def _commit(
-    message: SubmitSend | SubmitGroup, conversation_id: bytes, key: bytes, digest: bytes
-) -> Commit:
-    trace_id = int.from_bytes(key[:8], "big")
-    if isinstance(message, SubmitGroup):
-        return Commit(
-            key=key,
-            digest=digest,
-            actor=message.actor,
-            client_message_id=message.client_message_id,
-            conversation_id=conversation_id,
-            kind=MessageKind.CONTROL,
-            not_after=message.not_after,
-            group=group_request(message.actor, message),
-            trace_id=trace_id,
-            size=512 + 32 * len(message.members) + len(message.meta),
-        )
-    return Commit(
-        key=key,
-        digest=digest,
-        actor=message.actor,
-        client_message_id=message.client_message_id,
-        conversation_id=conversation_id,
-        peer_user_id=message.peer_user_id or 0,
-        kind=message.kind,
-        custom_type=message.custom_type,
-        body=message.body,
-        retention_class=message.retention_class,
-        not_after=message.not_after,
-        trace_id=trace_id,
-        size=512 + len(message.body),
-    )
 
 
 def _single(user_id: int, peer_user_id: int) -> Audience:

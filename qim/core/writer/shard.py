@@ -18,6 +18,7 @@ from enum import Enum
 from typing import Final
 
 from qim.core.effective import EffectiveFilter
+from qim.core.ports.archive import ArchivedConversation
 from qim.core.ports.log import StoredRecord
 from qim.core.ports.registry import Resource, Role
 from qim.core.writer.commit import Commit
@@ -59,9 +60,13 @@ class Walk:
         "fetched",
         "filter",
         "finished",
+        "log_start",
         "page_due",
         "pending_after",
         "records",
+        "restore_after",
+        "restore_more",
+        "restoring",
     )
 
     def __init__(self) -> None:
@@ -74,6 +79,11 @@ class Walk:
         self.finished = False
         self.page_due = False
         self.pending_after = b""
+        # §1.8: what the archive keeps is put back up to the log's start.
+        self.log_start = 0
+        self.restoring: deque[ArchivedConversation] = deque()
+        self.restore_after = b""
+        self.restore_more = True
 
 
 class Shard:
@@ -90,7 +100,9 @@ class Shard:
         "generation",
         "heads",
         "heads_busy",
+        "hot_trim_at",
         "incarnation",
+        "inspected",
         "loads",
         "lookup_inflight",
         "lookup_queue",
@@ -121,6 +133,8 @@ class Shard:
         self.loads: dict[bytes, list[Commit]] = {}
         self.lookup_queue: deque[Commit] = deque()
         self.queries: dict[int, Query] = {}
+        # Overlays whose target is being read, by query number.
+        self.inspected: dict[int, Commit] = {}
         self._forget()
 
     def _forget(self) -> None:
@@ -137,6 +151,8 @@ class Shard:
         self.controls: dict[tuple[bytes, int], list[Commit]] = {}
         self.heads: dict[bytes, tuple[bytes, int, bytes, bytes]] = {}
         self.heads_busy = False
+        # When to look for hot rows to trim; None: not serving, or one look is under way.
+        self.hot_trim_at: int | None = None
 
     def move(self, stage: ShardStage) -> None:
         """Take a legal step of the table."""
@@ -154,6 +170,7 @@ class Shard:
         yield from self.reserve_inflight
         yield from self.lookup_inflight
         yield from self.lookup_queue
+        yield from self.inspected.values()
         for waiting in self.loads.values():
             yield from waiting
         for noops in self.controls.values():
@@ -171,6 +188,7 @@ class Shard:
             commit.thaw()
         self.ready = deque(again)
         self.loads = {}
+        self.inspected = {}
         self.lookup_queue = deque()
         self._forget()
         self.incarnation = b""
@@ -193,6 +211,8 @@ class Shard:
         assert all(self.commits.get(commit.key) is commit for commit in here)
         if self.stage is not SERVING:
             assert not (self.reserve_inflight or self.lookup_inflight or self.loads), self.stage
+            assert not self.inspected, self.stage
+            assert self.hot_trim_at is None, self.stage
         if self.stage not in (OPENING, SERVING):
             assert self.drained(), self.stage
         for commit in (*self.append_inflight, *self.append_queue):

@@ -12,9 +12,10 @@ from qim.core.contract.ids import (
     single_conversation_id,
     tenant_id_is_valid,
 )
-from qim.core.contract.rpc import Actor, SubmitGroup, SubmitSend
+from qim.core.contract.rpc import Actor, SubmitGroup, SubmitOverlay, SubmitSend
 from qim.core.contract.sequences import U64_MAX
 from qim.core.writer.membership import Refusal
+from qim.core.writer.overlays import OVERLAYS
 from qim.core.writer.vocabulary import WriterConfig
 
 RESERVED_CUSTOM_TYPE = "qim."
@@ -124,9 +125,25 @@ def _group_content_fault(group: SubmitGroup, config: WriterConfig) -> Refusal | 
     return None
 
 
-def conversation_of(message: SubmitSend | SubmitGroup) -> bytes:
+def overlay_fault(overlay: SubmitOverlay) -> Refusal | None:
+    """None: every field of a recall or delete-for-me is inside its bounds."""
+    fault = _common_fault(overlay.actor, overlay.client_message_id, overlay.not_after)
+    if fault is not None:
+        return fault
+    if not _is_conversation(overlay.conversation_id):
+        return _invalid("conversation_id has 16 bytes, not all zero")
+    if not 1 <= overlay.target_seq <= U64_MAX:
+        return _invalid("target_seq starts at 1")
+    if overlay.kind not in OVERLAYS:
+        return Refusal(code=ErrorCode.UNSUPPORTED, message="no such overlay")
+    return None
+
+
+def conversation_of(message: SubmitSend | SubmitGroup | SubmitOverlay) -> bytes:
     """The conversation a valid request is about; computed where the request can't or needn't name it."""
     actor = message.actor
+    if isinstance(message, SubmitOverlay):
+        return message.conversation_id
     if isinstance(message, SubmitGroup):
         if message.conversation_id is not None:
             return message.conversation_id

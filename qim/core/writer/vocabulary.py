@@ -5,6 +5,12 @@ from typing import Final
 from msgspec import Struct
 
 from qim.core.contract.params import DEFAULT, MINUTE_MS
+from qim.core.ports.archive import (
+    ArchivedConversationsRead,
+    ArchiveRead,
+    ReadArchive,
+    ReadArchivedConversations,
+)
 from qim.core.ports.completion import Completion, Failed, Fenced, StoreReset, Unknown
 from qim.core.ports.local import (
     DrainRequested,
@@ -26,6 +32,12 @@ from qim.core.ports.log import (
 from qim.core.ports.network import Received, Send
 from qim.core.ports.observe import Observation
 from qim.core.ports.registry import BarrierRegistered, LeaseRead, ReadLease, RegisterBarrier
+from qim.core.ports.store_history import (
+    ConversationsRestored,
+    HotTrimmed,
+    RestoreConversations,
+    TrimHot,
+)
 from qim.core.ports.store_message import (
     ApplyOutbox,
     CommitsFound,
@@ -50,6 +62,7 @@ from qim.core.ports.store_message import (
     ShardOpened,
     WriteHeads,
 )
+from qim.core.retention import RetentionPolicy
 
 __all__ = [
     "Answer",
@@ -76,6 +89,10 @@ Question = (
     | ReadMembership
     | ReadHistory
     | WriteHeads
+    | TrimHot
+    | RestoreConversations
+    | ReadArchive
+    | ReadArchivedConversations
     | Append
     | Fetch
     | ReadEnds
@@ -92,6 +109,10 @@ Answer = (
     | MembershipRead
     | HistoryRead
     | HeadsWritten
+    | HotTrimmed
+    | ConversationsRestored
+    | ArchiveRead
+    | ArchivedConversationsRead
     | ShardOpened
     | OutboxApplied
     | PendingRead
@@ -136,6 +157,12 @@ class WriterConfig(Struct, frozen=True, kw_only=True):
     refreeze_attempts_max: int = DEFAULT.refreeze_attempts_max
     group_name_bytes_max: int = 256
     group_meta_bytes_max: int = 4096
+    # history: ``tiered`` says that an archive takes over what is trimmed (message_store_backend)
+    tiered: bool = False
+    hot_window_ms: int = DEFAULT.hot_window_ms
+    retention: RetentionPolicy = RetentionPolicy()
+    recall_window_ms: int = DEFAULT.recall_window_ms
+    unread_window_max: int = DEFAULT.unread_window_max
     # admission: L1 (the gateway's, checked again), L2, L3
     device_rate_per_s: int = 0
     device_burst_max: int = 100
@@ -160,6 +187,12 @@ class WriterConfig(Struct, frozen=True, kw_only=True):
     fetch_bytes_max: int = 4 * 1024 * 1024
     pending_page_max: int = 128
     history_rows_max: int = 64
+    history_items_max: int = 64
+    history_bytes_max: int = 2 * 1024 * 1024
+    summary_rows_first: int = 4
+    summary_items_max: int = 1024
+    trim_rows_max: int = 256
+    restore_page_max: int = 64
     # bounds
     commits_max: int = 16_384
     commit_bytes_max: int = 64 * 1024 * 1024
@@ -167,6 +200,7 @@ class WriterConfig(Struct, frozen=True, kw_only=True):
     waiting_requests_max: int = 32_768
     waiters_max: int = 16
     queries_max: int = 1024
+    reads_inflight_max: int = 4
     membership_loads_max: int = 256
     cached_conversations_max: int = 16_384
     cached_members_max: int = 500_000
@@ -179,4 +213,6 @@ class WriterConfig(Struct, frozen=True, kw_only=True):
     unavailable_after_attempts: int = 8
     clock_probe_ms: int = 5000
     gauge_every_ms: int = 1000
+    trim_every_ms: int = MINUTE_MS
+    trim_pause_ms: int = 200
     reserve_settle_ms: int = 10 * MINUTE_MS
