@@ -46,8 +46,12 @@ class Job(Struct):
 class DatabaseThread:
     """Owns the connection; ``submit`` and ``close`` from the event loop only."""
 
-    def __init__(self, path: Path, loop: AbstractEventLoop, *, schema: str, name: str) -> None:
+    def __init__(
+        self, path: Path, loop: AbstractEventLoop, *, schema: str, name: str, reads: bool = False
+    ) -> None:
         self._loop = loop
+        # A thread that only reads must not take the write lock from the one that writes the same file.
+        self._begin = "BEGIN DEFERRED" if reads else "BEGIN IMMEDIATE"
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._waiting = 0
         self._stopped = False
@@ -110,7 +114,7 @@ class DatabaseThread:
             return [DatabaseStopped(self._broken)] * len(batch)
         connection = self._connection
         try:
-            connection.execute("BEGIN IMMEDIATE")
+            connection.execute(self._begin)
         except sqlite3.Error as error:
             return [DatabaseBusy(str(error))] * len(batch)
         results: list[object] = []
