@@ -18,6 +18,7 @@ from qim.core.contract.rpc import (
     Actor,
     AskHistory,
     AskMembers,
+    AskSummaries,
     GroupDone,
     HistoryAnswer,
     MembersAnswer,
@@ -25,9 +26,14 @@ from qim.core.contract.rpc import (
     Refused,
     SendDone,
     SubmitGroup,
+    SubmitOverlay,
     SubmitSend,
+    SummariesAnswer,
+    Summary,
+    SummaryAsk,
 )
 from qim.core.effective import EffectiveFilter
+from qim.core.ports.archive import ReadArchive, ReadArchivedConversations
 from qim.core.ports.completion import StoreReset, StoreRole
 from qim.core.ports.local import FreshEpochWanted, LeaseGone, LeaseHeld, Started
 from qim.core.ports.log import (
@@ -51,9 +57,12 @@ from qim.core.ports.registry import (
     Resource,
     Role,
 )
+from qim.core.ports.store_history import ArchiveOpened, CommitArchive, OpenArchive
+from qim.core.ports.store_message import Position
 from qim.core.writer import Writer, WriterConfig, WriterEffect, WriterEvent
 from qim.core.writer.vocabulary import Question
 from qim.sim.keyspace import Keyspace, ScriptRuntime
+from tests.core.writer.toy_archive import ToyArchive
 
 WALL = 1_700_000_000_000
 SHARD = Resource(role=Role.WRITER, number=0)
@@ -98,6 +107,8 @@ class Scene:
         self.run_id = b"run-1"
         self.log: list[StoredRecord] = []
         self.log_start = 0
+        self.archive = ToyArchive()
+        self.archive_epoch = 0
         self.epoch = 0
         self.barriers: list[tuple[int, int]] = []
         self.late: list[tuple[int, LogRecord]] = []
@@ -223,6 +234,10 @@ class Scene:
             case RegisterBarrier():
                 self.barriers.append((question.epoch, question.offset))
                 return BarrierRegistered(op=question.op)
+            case ReadArchive():
+                return self.archive.read(question)
+            case ReadArchivedConversations():
+                return self.archive.conversations(question)
             case _:
                 return self._store(question)
 
@@ -278,6 +293,32 @@ class Scene:
             self.keyspace.flush()
         elif mark is not None:
             self.keyspace.rollback_to(mark)
+
+    def archive_to(self, offset: int | None = None) -> None:
+        """The archiver takes every effective record below ``offset`` (None: all) and publishes its watermark."""
+        to = self.log_start + len(self.log) if offset is None else offset
+        admitted = EffectiveFilter(0)
+        for stored in self.log:
+            entry = read_outbox(stored.value)
+            wanted = self.archive.position <= stored.offset < to
+            if admitted.admits(entry) and wanted and isinstance(entry, Outboxed):  # type: ignore[arg-type]
+                self.archive.write(entry.stored)
+        self.archive.position = max(to, self.archive.position)
+        self.archive_epoch += 1
+        epoch = self.archive_epoch
+        opened = self._store(OpenArchive(op=1, partition=0, epoch=epoch, fresh_key=b"k" * 16))  # type: ignore[arg-type]
+        assert isinstance(opened, ArchiveOpened)
+        self._store(
+            CommitArchive(  # type: ignore[arg-type]
+                op=1,
+                partition=0,
+                epoch=epoch,
+                incarnation=opened.incarnation,
+                from_offset=0 if opened.position is None else opened.position.offset,
+                to=Position(b"t", self.archive.position, b"d" * 16),
+                filter_epoch=0,
+            )
+        )
 
     def trim_log(self, start: int) -> None:
         """Retention takes everything below ``start``."""
@@ -374,7 +415,68 @@ class Scene:
         self.receive(ask)
         return self.rid
 
+    def overlay(
+        self,
+        user: int,
+        kind: MessageKind,
+        conversation_id: bytes,
+        target_seq: int,
+        *,
+        number: int = 0,
+        **fields: object,
+    ) -> int:
+        """Submit a recall or a delete-for-me; its rid."""
+        self.rid += 1
+        request = SubmitOverlay(
+            rid=self.rid,
+            actor=actor(user),
+            client_message_id=cmid(number or self.rid),
+            not_after=self.wall() + HOUR_MS,
+            conversation_id=conversation_id,
+            target_seq=target_seq,
+            kind=kind,
+        )
+        self.receive(msgspec.structs.replace(request, **fields))
+        return self.rid
+
+    def recall(self, user: int, conversation_id: bytes, target_seq: int, number: int = 0) -> int:
+        """Submit a recall; its rid."""
+        return self.overlay(user, MessageKind.RECALL, conversation_id, target_seq, number=number)
+
+    def delete(self, user: int, conversation_id: bytes, target_seq: int, number: int = 0) -> int:
+        """Submit a delete-for-me; its rid."""
+        kind = MessageKind.DELETE_FOR_ME
+        return self.overlay(user, kind, conversation_id, target_seq, number=number)
+
+    def summarise(
+        self, user: int, *items: tuple[bytes, int], window: int = 200, tenant_id: str = "default"
+    ) -> int:
+        """Ask for summaries of (conversation, read_seq) pairs; its rid."""
+        self.rid += 1
+        ask = AskSummaries(
+            rid=self.rid,
+            actor=actor(user, tenant_id),
+            window=window,
+            items=tuple([SummaryAsk(name, read_seq) for name, read_seq in items]),
+        )
+        self.receive(ask)
+        return self.rid
+
+    def summary(
+        self, user: int, conversation_id: bytes, read_seq: int = 0, window: int = 200
+    ) -> Summary:
+        """One summary, settled."""
+        rid = self.summarise(user, (conversation_id, read_seq), window=window)
+        self.settle()
+        return self.summaries(rid)[0]
+
     # -------------------------------------------------------------- what was said
+
+    def summaries(self, rid: int) -> tuple[Summary, ...]:
+        """The summaries."""
+        answer = self.said(rid)
+        assert isinstance(answer, SummariesAnswer), answer
+        return answer.summaries
 
     def said(self, rid: int) -> Message | None:
         """The one answer to a request, or None so far; two would be a fault."""
