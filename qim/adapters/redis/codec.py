@@ -18,6 +18,7 @@ from qim.adapters.redis import codec_membership as membership
 from qim.adapters.redis import codec_message as message
 from qim.adapters.redis import codec_presence as presence
 from qim.adapters.redis import codec_reads as reads
+from qim.adapters.redis import codec_session as session
 from qim.adapters.redis import codec_source as source
 from qim.adapters.redis.layout import (
     ARGUMENTS_MAX,
@@ -29,6 +30,7 @@ from qim.adapters.redis.layout import (
 from qim.core.ports import store_history as history_port
 from qim.core.ports import store_mailbox as mailbox_port
 from qim.core.ports import store_message as message_port
+from qim.core.ports import store_session as session_port
 from qim.core.ports.completion import Completion, Failed, FailReason, Fenced, StoreReset
 from qim.core.ports.store import StoreReply, StoreRequest, store_role
 
@@ -78,6 +80,12 @@ _CODECS: Final[dict[type, tuple[Encode, Decode]]] = {
     mailbox_port.LeavePresence: (presence.encode_leave, presence.decode_leave),
     mailbox_port.ReadPresence: (presence.encode_presence, presence.decode_presence),
     mailbox_port.ReadShardState: (mailbox.encode_shard_state, mailbox.decode_shard_state),
+    session_port.OpenSession: (session.encode_open_session, session.decode_open_session),
+    session_port.ProjectDispatches: (session.encode_project, session.decode_project),
+    session_port.ApplyStates: (session.encode_apply_states, session.decode_apply_states),
+    session_port.ReadSessions: (session.encode_read_sessions, session.decode_read_sessions),
+    session_port.ReadStates: (session.encode_read_states, session.decode_read_states),
+    session_port.ReadMarks: (session.encode_read_marks, session.decode_read_marks),
 }
 
 

@@ -28,13 +28,18 @@ class SessionOpened(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ProjectedRow(Struct, frozen=True, array_like=True, gc=False):
-    """A conversation got a message: its place in the user's list is the greatest activity."""
+    """A conversation got a record: its place in the user's list is the greatest ``last_activity_id``.
+
+    That is the empty id for an overlay record (RECALL, DELETE_FOR_ME): it doesn't raise the conversation, but it touches
+    it, and what was computed of the conversation before the greatest ``touched_id`` is stale.
+    """
 
     tenant_id: str
     user_id: int
     conversation_id: bytes
     last_activity_id: bytes
     conversation_seq: int
+    touched_id: bytes
 
 
 class ProjectDispatches(Struct, frozen=True, kw_only=True, gc=False):
@@ -57,7 +62,10 @@ class DispatchesProjected(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class StateChange(Struct, frozen=True, array_like=True, kw_only=True, gc=False):
-    """One user-state record at ``offset``: a read mark (version 0), or a state ordered by (version, device_id)."""
+    """One user-state record at ``offset``: a read mark (version 0), or a state ordered by (version >= 1, device_id).
+
+    A second state of the same version and device replaces the first: the log's order decides, and compaction keeps the last.
+    """
 
     offset: int
     tenant_id: str
@@ -71,7 +79,10 @@ class StateChange(Struct, frozen=True, array_like=True, kw_only=True, gc=False):
 
 
 class ApplyStates(Struct, frozen=True, kw_only=True, gc=False):
-    """Apply in offset order and move the state position. Answers: StatesApplied, Fenced."""
+    """Apply in offset order and move the state position, all or nothing. Answers: StatesApplied, Fenced.
+
+    A change loses against what stands or against an earlier change of the same call; see StatesApplied.
+    """
 
     op: int
     shard: int
@@ -83,7 +94,10 @@ class ApplyStates(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class StatesApplied(Struct, frozen=True, kw_only=True, gc=False):
-    """``losing``: indexes whose value lost against the one held; the applier appends the winning one again (§4)."""
+    """``losing``: indexes of changes that lost; then NOTHING was written and the position stays.
+
+    The applier appends ``winners`` (their offset is 0) again, and only once they are durable asks without the losers (§4).
+    """
 
     op: int
     losing: tuple[int, ...]
@@ -111,6 +125,7 @@ class SessionRecord(Struct, frozen=True, array_like=True, kw_only=True, gc=False
     device_id: bytes
     flags: int
     value: bytes
+    touched_id: bytes = b"\0" * 16
 
 
 class SessionsRead(Struct, frozen=True, kw_only=True, gc=False):
@@ -123,7 +138,7 @@ class SessionsRead(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ReadStates(Struct, frozen=True, kw_only=True, gc=False):
-    """States changed at user-state offsets > since, in offset order. Answers: StatesRead."""
+    """States changed at user-state offsets > since (-1: all), in offset order. Answers: StatesRead."""
 
     op: int
     shard: int

@@ -6,6 +6,7 @@ from qim.core.contract.entities import NO_SOURCE, MembershipOp
 from qim.core.ports import store_history as history
 from qim.core.ports import store_mailbox as mailbox
 from qim.core.ports import store_message as message
+from qim.core.ports import store_session as session
 from qim.core.ports.archive import ArchivedConversation
 from qim.core.ports.store import StoreRequest
 from tests.adapters.store.requests import (
@@ -122,6 +123,32 @@ _OWN: dict[type, dict[str, Any]] = {
     mailbox.LeavePresence: {"tenant_id": "t", "user_id": 1, "device_id": b"d", "session_epoch": 1},
     mailbox.ReadPresence: {"now_wall": NOW, "users": (("t", 1),)},
     mailbox.ReadShardState: {},
+    session.OpenSession: {"fresh_key": MARKER},
+    session.ProjectDispatches: {
+        "from_offset": 0,
+        "to": POSITION,
+        "rows": (session.ProjectedRow("t", 1, SINGLE, mid(5), 1, mid(5)),),
+    },
+    session.ApplyStates: {
+        "from_offset": 0,
+        "to": POSITION,
+        "changes": (
+            session.StateChange(
+                offset=3,
+                tenant_id="t",
+                user_id=1,
+                conversation_id=SINGLE,
+                read_seq=4,
+                version=0,
+                device_id=b"",
+                flags=0,
+                value=b"",
+            ),
+        ),
+    },
+    session.ReadSessions: {"tenant_id": "t", "user_id": 1},
+    session.ReadStates: {"tenant_id": "t", "user_id": 1, "since_offset": -1, "limit": 5},
+    session.ReadMarks: {"conversation_id": SINGLE, "users": ((3, "t", 1),)},
 }
 _COMMON: dict[str, Any] = {
     "op": 77,
@@ -131,7 +158,13 @@ _COMMON: dict[str, Any] = {
     "now_wall": NOW,
 }
 KINDS: tuple[type, ...] = get_args(StoreRequest)
-OPENS = (message.OpenShard, message.OpenSource, mailbox.OpenMailbox, history.OpenArchive)
+OPENS = (
+    message.OpenShard,
+    message.OpenSource,
+    mailbox.OpenMailbox,
+    history.OpenArchive,
+    session.OpenSession,
+)
 FENCED = tuple(kind for kind in KINDS if "epoch" in kind.__struct_fields__)  # type: ignore[attr-defined]
 BOUND = tuple(kind for kind in KINDS if "incarnation" in kind.__struct_fields__)  # type: ignore[attr-defined]
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from qim.core.contract.entities import NO_SOURCE, MembershipOp
 from qim.core.ports import store_mailbox as mailbox
 from qim.core.ports import store_message as message
+from qim.core.ports import store_session as session
 from tests.adapters.store.requests import (
     HOUR,
     MARKER,
@@ -152,6 +153,28 @@ HOLDS = st.builds(
     st.integers(0, 3),
 )
 
+PROJECTED_ROWS = st.builds(
+    session.ProjectedRow,
+    TENANTS,
+    USERS,
+    CONVERSATIONS,
+    st.integers(0, 5).map(mid),
+    SEQS,
+    st.integers(0, 9).map(mid),
+)
+STATE_CHANGES = st.builds(
+    session.StateChange,
+    offset=OFFSETS,
+    tenant_id=TENANTS,
+    user_id=st.integers(1, 2),
+    conversation_id=CONVERSATIONS,
+    read_seq=SEQS,
+    version=st.integers(0, 3),
+    device_id=DEVICES,
+    flags=st.integers(0, 7),
+    value=st.binary(max_size=3),
+)
+
 _COMMON: dict[str, st.SearchStrategy[Any]] = {
     "op": st.just(1),
     "shard": SHARDS,
@@ -228,6 +251,20 @@ _OWN: dict[type, dict[str, st.SearchStrategy[Any]]] = {
     mailbox.LeavePresence: {"session_epoch": st.sampled_from([NOW << 16, (NOW << 16) + 1])},
     mailbox.ReadPresence: {"users": tuples(st.tuples(TENANTS, USERS))},
     mailbox.ReadShardState: {},
+    session.OpenSession: {},
+    session.ProjectDispatches: {
+        "from_offset": OFFSETS,
+        "to": POSITIONS,
+        "rows": tuples(PROJECTED_ROWS, 6),
+    },
+    session.ApplyStates: {
+        "from_offset": OFFSETS,
+        "to": POSITIONS,
+        "changes": tuples(STATE_CHANGES, 6),
+    },
+    session.ReadSessions: {},
+    session.ReadStates: {"since_offset": st.integers(-1, 12)},
+    session.ReadMarks: {"users": tuples(st.tuples(SHARDS, TENANTS, USERS))},
 }
 WRITER_KINDS = (
     message.ReserveAndRecord,
@@ -236,6 +273,14 @@ WRITER_KINDS = (
     message.MembershipChange,
 )
 MAILBOX_KINDS = (mailbox.AppendEntries, mailbox.ClaimDispatches, mailbox.ReadMailboxes)
+SESSION_KINDS = (
+    session.ProjectDispatches,
+    session.ApplyStates,
+    session.ApplyStates,
+    session.ReadSessions,
+    session.ReadStates,
+    session.ReadMarks,
+)
 
 
 def requests_of(kind: type) -> st.SearchStrategy[Any]:

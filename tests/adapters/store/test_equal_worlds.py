@@ -12,10 +12,17 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 
 from qim.core.ports import store_mailbox as mailbox
 from qim.core.ports import store_message as message
+from qim.core.ports import store_session as session
 from tests.adapters.store.conftest import Stores
 from tests.adapters.store.requests import MARKER
 from tests.adapters.store.samples import KINDS as ALL_KINDS
-from tests.adapters.store.sequences import KINDS, MAILBOX_KINDS, WRITER_KINDS, requests_of
+from tests.adapters.store.sequences import (
+    KINDS,
+    MAILBOX_KINDS,
+    SESSION_KINDS,
+    WRITER_KINDS,
+    requests_of,
+)
 from tests.adapters.store.servers import Store, ask
 
 DUMP_EVERY = 8
@@ -51,6 +58,7 @@ class TwoStores(RuleBasedStateMachine):
                 message.OpenShard(op=1, shard=shard, epoch=2, fresh_key=MARKER),
                 message.OpenSource(op=1, partition=shard, epoch=2, fresh_key=MARKER),
                 mailbox.OpenMailbox(op=1, shard=shard, epoch=2, fresh_key=MARKER, initial=1 << 53),
+                session.OpenSession(op=1, shard=shard, epoch=2, fresh_key=MARKER),
             ):
                 self.both(request)
 
@@ -64,6 +72,10 @@ class TwoStores(RuleBasedStateMachine):
 
     @rule(request=st.sampled_from(MAILBOX_KINDS).flatmap(requests_of))
     def mailbox_request(self, request: Any) -> None:
+        self.both(request)
+
+    @rule(request=st.sampled_from(SESSION_KINDS).flatmap(requests_of))
+    def session_request(self, request: Any) -> None:
         self.both(request)
 
     def teardown(self) -> None:
