@@ -3,6 +3,7 @@
 from typing import Final, get_args
 
 from qim.core.contract.rpc import Message
+from qim.core.ports.archive import ArchiveRequest
 from qim.core.ports.local_store import LocalStoreRequest
 from qim.core.ports.log import LogRequest
 from qim.core.ports.registry import RegistryRequest
@@ -24,6 +25,7 @@ STORE: Final = _numbers("store", StoreRequest)
 LOG: Final = _numbers("log", LogRequest)
 REGISTRY: Final = _numbers("registry", RegistryRequest)
 LOCAL: Final = _numbers("local", LocalStoreRequest)
+ARCHIVE: Final = _numbers("archive", ArchiveRequest)
 RPC_REPEAT: Final = 1
 SOCKET: Final = 2
 SOCKET_DIAL: Final = 3
@@ -31,3 +33,4 @@ STORE_LATE: Final = 4
 LOG_LATE: Final = 5
 STORE_TAIL: Final = 6
 REGISTRY_LATE: Final = 7
+ARCHIVE_LATE: Final = 8

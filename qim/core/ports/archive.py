@@ -2,7 +2,8 @@
 
 Inserts are idempotent: message_id is part of the clustering key, so a reused conversation_seq shows as two rows and never as
 an overwrite. Without expiry it keeps, per conversation, the greatest conversation_seq and last_activity_id, and every
-membership version. A batch is confirmed as a whole or not; ``Unknown`` means any part of it may be there, now or later.
+membership version. A batch is confirmed as a whole or not; ``Unknown`` means any part of it may be there, now or later,
+but greatest seq and position never before all rows of the batch. What is confirmed is seen by every read sent later.
 """
 
 from msgspec import Struct
@@ -93,7 +94,10 @@ class ArchivedConversation(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ReadArchivedConversations(Struct, frozen=True, kw_only=True, gc=False):
-    """Conversations of an outbox partition in id order after ``after``. Answers: ArchivedConversationsRead."""
+    """Conversations of an outbox partition in id order after ``after`` (b"" first). Answers: ArchivedConversationsRead.
+
+    ``limit`` 0 asks for the position alone.
+    """
 
     op: int
     partition: int

@@ -1,0 +1,199 @@
+"""The archives the conformance suite runs on, behind one set of verbs: the simulator's and the SQLite one."""
+
+import asyncio
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from qim.adapters.embedded.sqlite_archive import SqliteArchive
+from qim.core.ports.archive import (
+    ArchivedConversationsRead,
+    ArchiveExpired,
+    ArchiveRead,
+    ArchiveRow,
+    ArchiveWritten,
+    ExpireArchive,
+    ReadArchive,
+    ReadArchiveBodies,
+    ReadArchivedConversations,
+    WriteArchive,
+)
+from qim.sim.archive import Archive
+from qim.sim.clock import Curve, Piece
+from qim.sim.network import Cuts
+from qim.sim.node import Host, Node
+from qim.sim.world import World
+
+PATIENCE_MS: Final = 60_000
+"""Simulated time after which an answer is taken to never come."""
+
+
+class AskedArchive(Protocol):
+    """What a test may do with an archive."""
+
+    name: str
+
+    def ask(self, request: Any) -> Any:
+        """The one answer."""
+        ...
+
+    def reopen(self) -> None:
+        """The process that used the archive ends and another one begins."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class _Listener:
+    """A machine that only listens."""
+
+    def __init__(self, replies: dict[int, Any]) -> None:
+        self._replies = replies
+
+    def step(self, now: int, events: Any) -> tuple[()]:
+        for event in events:
+            if hasattr(event, "op"):
+                assert event.op not in self._replies, f"answered twice: {event}"
+                self._replies[event.op] = event
+        return ()
+
+    def deadline(self) -> None:
+        return None
+
+    def check(self) -> None: ...
+
+    def idle(self) -> bool:
+        return True
+
+
+class SimulatedArchive:
+    """The smallest world around qim/sim/archive.py: one process; faults only where a test sets rates."""
+
+    name = "simulator"
+
+    def __init__(self) -> None:
+        self.world = World(1)
+        self.archive = Archive(self.world, Cuts(), base_ms=1, spread_ms=5)
+        wall, monotonic = (Curve((Piece(0, 0),), monotone=flag) for flag in (False, True))
+        self._node = Node(self.world, "archiver-1", "archiver", monotonic=monotonic, wall=wall)
+        self._node.crashed = lambda _: None
+        self._replies: dict[int, Any] = {}
+        self._start()
+
+    def _start(self) -> None:
+        machine = _Listener(self._replies)
+        name = "archiver-1/archive"
+        self._host = Host(self._node, name, machine, {}, identity=self._node.generation)
+        self._node.start([self._host])
+
+    def ask(self, request: Any) -> Any:
+        self.archive.request(self._host, request)
+        until = self.world.now + PATIENCE_MS
+        while request.op not in self._replies:
+            assert self.world.now < until, f"no answer to {request}"
+            self.world.run(self.world.now + 1)
+        return self._replies.pop(request.op)
+
+    def settle(self) -> None:
+        """Whatever is still to come late, comes."""
+        self.world.run(self.world.now + PATIENCE_MS)
+
+    def reopen(self) -> None:
+        self._node.crash()
+        self._start()
+
+    def close(self) -> None: ...
+
+
+class SqliteAsked:
+    """qim/adapters/embedded/sqlite_archive.py over a real file, with an event loop of its own."""
+
+    name = "sqlite"
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.loop = asyncio.new_event_loop()
+        self.archive = SqliteArchive(path, self.loop)
+
+    def ask(self, request: Any) -> Any:
+        async def wait() -> Any:
+            future: asyncio.Future[Any] = self.loop.create_future()
+            self.archive.submit(request, future.set_result)
+            return await future
+
+        reply = self.loop.run_until_complete(wait())
+        assert reply.op == request.op
+        return reply
+
+    def reopen(self) -> None:
+        self.loop.run_until_complete(self.archive.close())
+        self.archive = SqliteArchive(self.path, self.loop)
+
+    def close(self) -> None:
+        self.loop.run_until_complete(self.archive.close())
+        self.loop.run_until_complete(self.loop.shutdown_default_executor())
+        self.loop.close()
+
+
+class Asker:
+    """Questions in the words of the port; ops are numbered here."""
+
+    def __init__(self, archive: AskedArchive) -> None:
+        self.archive = archive
+        self._op = 0
+
+    def _ask(self, kind: Any, **fields: Any) -> Any:
+        self._op += 1
+        reply = self.archive.ask(kind(op=self._op, **fields))
+        assert reply.op == self._op
+        return reply
+
+    def write(self, *rows: ArchiveRow, partition: int = 0, through: int = 0) -> Any:
+        """The answer to one batch, whatever it is."""
+        return self._ask(WriteArchive, partition=partition, rows=rows, through=through)
+
+    def written(self, *rows: ArchiveRow, **more: Any) -> tuple[tuple[bytes, int], ...]:
+        """A batch that is confirmed; its reused places."""
+        reply = self.write(*rows, **more)
+        assert isinstance(reply, ArchiveWritten), reply
+        return reply.reused
+
+    def page(
+        self,
+        conversation_id: bytes,
+        low: int = -1,
+        high: int = 1 << 64,
+        *,
+        newest_first: bool = False,
+        limit: int = 1_000,
+    ) -> ArchiveRead:
+        reply = self._ask(
+            ReadArchive,
+            conversation_id=conversation_id,
+            low=low,
+            high=high,
+            newest_first=newest_first,
+            limit=limit,
+        )
+        assert isinstance(reply, ArchiveRead), reply
+        return reply
+
+    def seqs(self, conversation_id: bytes, *bounds: int, **more: Any) -> list[int]:
+        """The seqs of a page."""
+        page = self.page(conversation_id, *bounds, **more)
+        return [int.from_bytes(stored[:8], "big") for stored in page.stored]
+
+    def bodies(self, *names: tuple[bytes, int, bytes]) -> tuple[bytes | None, ...]:
+        stored: tuple[bytes | None, ...] = self._ask(ReadArchiveBodies, names=names).stored
+        return stored
+
+    def conversations(
+        self, partition: int = 0, after: bytes = b"", limit: int = 1_000
+    ) -> ArchivedConversationsRead:
+        reply = self._ask(ReadArchivedConversations, partition=partition, after=after, limit=limit)
+        assert isinstance(reply, ArchivedConversationsRead), reply
+        return reply
+
+    def expire(self, before_wall: int, limit: int = 1_000) -> tuple[int, bool]:
+        reply = self._ask(ExpireArchive, before_wall=before_wall, limit=limit)
+        assert isinstance(reply, ArchiveExpired), reply
+        return reply.removed, reply.more
