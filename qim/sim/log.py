@@ -4,6 +4,7 @@
 outbox's barrier and the dispatch log's claims are for. Appends of one partition by one process keep their order.
 """
 
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from qim.core.contract.hashing import H
@@ -45,14 +46,18 @@ if TYPE_CHECKING:
 APPEND_TIMEOUT_MS: Final = 3_000
 LATE_MAX_MS: Final = 25_000
 RECORD_BYTES_MAX: Final = 1 << 20
-_ROLE_OF: Final = {Topic.OUTBOX: Role.WRITER, Topic.DISPATCH: Role.FANOUT}
+_ROLE_OF: Final = {
+    Topic.OUTBOX: Role.WRITER,
+    Topic.DISPATCH: Role.FANOUT,
+    Topic.USER_STATE: Role.SESSION,
+}
 
 
 class Partition:
     """Records from ``start`` to ``end``; ``base`` is the first offset this creation of the topic ever had."""
 
     __slots__ = (
-        "base", "leaderless_until", "number", "records", "stalled_until", "start", "topic", "topic_id", "waiters",
+        "base", "gone", "leaderless_until", "number", "records", "stalled_until", "start", "topic", "topic_id", "waiters",
     )  # fmt: skip
 
     def __init__(self, topic: Topic, number: int, base: int, topic_id: bytes) -> None:
@@ -62,6 +67,8 @@ class Partition:
         self.start = base
         self.topic_id = topic_id
         self.records: list[StoredRecord] = []
+        self.gone: dict[int, None] = {}
+        """Offsets that compaction took: holes for a reader."""
         self.leaderless_until = 0
         self.stalled_until = 0
         self.waiters: list[tuple[Host, Fetch, int]] = []
@@ -75,7 +82,13 @@ class Partition:
         taken: list[StoredRecord] = []
         size = 0
         at = offset - self.base
-        for record in self.records[at : at + limit]:
+        for record in (
+            islice(self.records, at, None) if self.gone else self.records[at : at + limit]
+        ):
+            if record.offset in self.gone:
+                continue
+            if len(taken) == limit:
+                break
             size += len(record.value) + len(record.key)
             if taken and size > bytes_max:
                 break
@@ -109,7 +122,7 @@ class Rates:
 
 
 class Log:
-    """Both topics of one cluster, with a wall clock of its own (LogAppendTime)."""
+    """The topics of one cluster, with a wall clock of its own (LogAppendTime)."""
 
     name = "log"
 
@@ -389,12 +402,22 @@ class Log:
         if drop > 0:
             del partition.records[:drop]
             partition.base = start
+            partition.gone = {offset: None for offset in partition.gone if offset >= start}
+
+    def compact(self, partition: Partition, before: int) -> None:
+        """Of the records below ``before`` all go that a later one of them supersedes; a reader sees holes."""
+        last = {record.key: record.offset for record in partition.records if record.offset < before}
+        for record in partition.records:
+            if record.offset < last.get(record.key, 0) and record.offset not in partition.gone:
+                partition.gone[record.offset] = None
+                self._count("log.compacted")
 
     def recreate(self, partition: Partition, generation: int) -> None:
         """The topic is another one: new identity, empty, offsets from 0 again."""
         self._count("log.recreated")
         partition.topic_id = H("qim.sim.topic", partition.topic.value, generation)
         partition.records = []
+        partition.gone = {}
         partition.base = partition.start = 0
 
     # ------------------------------------------------------------ inside

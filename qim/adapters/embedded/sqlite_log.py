@@ -1,6 +1,6 @@
 """The log port on SQLite: WAL, synchronous=FULL, one commit for all appends that wait (architecture.md, Embedded).
 
-Offsets are dense a partition. Fetches of the newest records are served from a bounded memory tail, older ones from the
+Offsets are dense a partition; compaction of the user-state log leaves holes in the file, never at its end. Fetches of the newest records are served from a bounded memory tail, older ones from the
 file. A waiting fetch is answered by the next append or at its ``wait_ms``. What is durable but was answered Unknown (a
 commit that failed and is found whole later) stands in the log all the same: memory follows the file, never the reverse.
 """
@@ -38,6 +38,10 @@ Answer = Callable[[LogReply | Completion], None]
 RECORD_BYTES_MAX: Final = 1024 * 1024
 TAIL_RECORDS_MAX: Final = 2_048
 TAIL_BYTES_MAX: Final = 4 * 1024 * 1024
+COMPACT_RECORDS_MAX: Final = 1_000
+"""Records one compaction job looks at; a job begins with every so many appended ones."""
+COMPACT_LAG_MS: Final = 3_600_000
+"""A superseded record stays this long: an applier whose store lost its tail must meet again what it met before."""
 TRIM_RECORDS_MAX: Final = 2_000
 """Records one retention job looks at and removes: appends ride in the same commits and must not wait for it."""
 
@@ -47,6 +51,7 @@ CREATE TABLE IF NOT EXISTS span (topic TEXT, partition INTEGER, first INTEGER, l
   PRIMARY KEY (topic, partition)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS record (topic TEXT, partition INTEGER, position INTEGER, time INTEGER, key BLOB, value BLOB,
   PRIMARY KEY (topic, partition, position)) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS state_key ON record (partition, key, position) WHERE topic='user_state';
 """
 
 
@@ -59,7 +64,9 @@ class _Waiter(Struct):
 class _Partition:
     """What memory knows of one partition; ``tail`` ends at ``end`` and holds its newest records."""
 
-    __slots__ = ("end", "start", "tail", "tail_bytes", "waiters")
+    __slots__ = (
+        "appended", "compacted_to", "compacting", "end", "start", "tail", "tail_bytes", "waiters"
+    )  # fmt: skip
 
     def __init__(self, start: int, end: int) -> None:
         self.start = start
@@ -67,6 +74,10 @@ class _Partition:
         self.tail: deque[StoredRecord] = deque()
         self.tail_bytes = 0
         self.waiters: list[_Waiter] = []
+        self.compacted_to = start
+        self.compacting = False
+        self.appended = 0
+        """Records since the last compaction job."""
 
     def grew(self, records: list[StoredRecord]) -> None:
         """Records became durable at the end."""
@@ -195,6 +206,27 @@ class SqliteLog:
 
         self._database.submit(work, lambda result: self._trimmed(partition, result, done))
 
+    def compact(
+        self, number: int, *, older_than: int, done: Callable[[object], None] = lambda _: None
+    ) -> None:
+        """Go on through the user-state partition: records superseded by one appended before ``older_than`` (wall ms) go.
+
+        ``done`` gets the offset up to which it went, or an exception. One job a partition at a time.
+        """
+        partition = self._partitions[Topic.USER_STATE, number]
+        partition.compacting, partition.appended = True, 0
+
+        def work(connection: sqlite3.Connection) -> int:
+            return _compact(connection, number, partition.compacted_to, older_than)
+
+        def compacted(result: object) -> None:
+            partition.compacting = False
+            if isinstance(result, int):
+                partition.compacted_to = result
+            done(result)
+
+        self._database.submit(work, compacted)
+
     def _trimmed(
         self, partition: _Partition, result: object, done: Callable[[object], None]
     ) -> None:
@@ -241,6 +273,10 @@ class SqliteLog:
             offsets = tuple(record.offset for record in result)
             answer(Appended(op=request.op, offsets=offsets, append_time=result[0].append_time))
             self._wake(partition)
+            partition.appended += len(result)
+            due = partition.appended >= COMPACT_RECORDS_MAX and not partition.compacting
+            if request.topic is Topic.USER_STATE and due and not self._stopped:
+                self.compact(request.partition, older_than=result[0].append_time - COMPACT_LAG_MS)
         else:
             answer(mishap(request.op, result))
 
@@ -372,6 +408,24 @@ def _first_young(
             break
         stays = position + 1
     return stays
+
+
+def _compact(connection: sqlite3.Connection, number: int, begin: int, older_than: int) -> int:
+    """Each record looked at takes those before it with its key away; the first young one stops. Where to go on."""
+    rows = connection.execute(
+        "SELECT position,time,key FROM record WHERE topic='user_state' AND partition=? AND position>=? "
+        "ORDER BY position LIMIT ?",
+        (number, begin, COMPACT_RECORDS_MAX),
+    ).fetchall()
+    for position, append_time, key in rows:
+        if append_time >= older_than:
+            return begin
+        connection.execute(
+            "DELETE FROM record WHERE topic='user_state' AND partition=? AND key=? AND position<?",
+            (number, key, position),
+        )
+        begin = int(position) + 1
+    return begin
 
 
 def _read(connection: sqlite3.Connection, fetch: Fetch) -> list[StoredRecord]:

@@ -16,10 +16,12 @@ from qim.core.contract.entities import (
     decode_dispatch,
     decode_stored_record,
 )
+from qim.core.contract.userstate import UserStateRecord, decode_user_state
 
 KIND_RECORD: Final = 1
 KIND_BARRIER: Final = 2
 KIND_DISPATCH: Final = 3
+KIND_USER_STATE: Final = 4
 HEADER_BYTES: Final = 10
 
 
@@ -42,6 +44,13 @@ class Dispatched(Struct, frozen=True, gc=False):
 
     epoch: int
     dispatch: GroupDispatch
+
+
+class StateLogged(Struct, frozen=True, gc=False):
+    """A published read mark or user state; its epoch decides nothing."""
+
+    epoch: int
+    record: UserStateRecord
 
 
 class NewerFormat(Struct, frozen=True, gc=False):
@@ -73,6 +82,11 @@ def outbox_value(epoch: int, stored: bytes) -> bytes:
 def dispatch_value(epoch: int, encoded: bytes) -> bytes:
     """The value of a dispatch published under the fanout's ``epoch``."""
     return _frame(KIND_DISPATCH, epoch, encoded)
+
+
+def user_state_value(epoch: int, encoded: bytes) -> bytes:
+    """The value of a user-state record published under the projection's ``epoch``."""
+    return _frame(KIND_USER_STATE, epoch, encoded)
 
 
 def _header(value: bytes) -> tuple[int, int] | NewerFormat | Undecodable:
@@ -114,5 +128,19 @@ def read_dispatch(value: bytes) -> Dispatched | NewerFormat | Undecodable:
         return Undecodable(f"kind {kind} in the dispatch log")
     try:
         return Dispatched(epoch, decode_dispatch(value[HEADER_BYTES:]))
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        return Undecodable(str(error))
+
+
+def read_user_state(value: bytes) -> StateLogged | NewerFormat | Undecodable:
+    """Decode a user-state value; never raises."""
+    header = _header(value)
+    if not isinstance(header, tuple):
+        return header
+    kind, epoch = header
+    if kind != KIND_USER_STATE:
+        return Undecodable(f"kind {kind} in the user-state log")
+    try:
+        return StateLogged(epoch, decode_user_state(value[HEADER_BYTES:]))
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         return Undecodable(str(error))

@@ -1,6 +1,7 @@
 """The logs the conformance suite runs on, behind one set of verbs: the simulator's and the SQLite one."""
 
 import asyncio
+import sqlite3
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -12,8 +13,9 @@ from qim.sim.network import Cuts
 from qim.sim.node import Host, Node
 from qim.sim.world import World
 
-PARTITIONS: Final = {Topic.OUTBOX: 2, Topic.DISPATCH: 3}
+PARTITIONS: Final = {Topic.OUTBOX: 2, Topic.DISPATCH: 3, Topic.USER_STATE: 2}
 WALL_MS: Final = 1_700_000_000_000
+FAR_MS: Final = 1 << 52
 PATIENCE_MS: Final = 60_000
 """Simulated time after which an answer is taken to never come."""
 
@@ -41,6 +43,10 @@ class AskedLog(Protocol):
 
     def retain(self, topic: Topic, partition: int, start: int) -> None:
         """Retention moves the start up."""
+        ...
+
+    def compact(self, partition: int, before: int) -> None:
+        """Compaction of the user-state log takes what a record below ``before`` supersedes."""
         ...
 
     def close(self) -> None: ...
@@ -127,6 +133,9 @@ class SimulatedLog:
     def retain(self, topic: Topic, partition: int, start: int) -> None:
         self._log.retain(self._log.partitions[topic, partition], start)
 
+    def compact(self, partition: int, before: int) -> None:
+        self._log.compact(self._log.partitions[Topic.USER_STATE, partition], before)
+
     def close(self) -> None: ...
 
 
@@ -188,6 +197,23 @@ class SqliteAsked:
             lambda done: self.log.trim(topic, partition, before=start, done=done)
         )
         assert isinstance(result, int), result
+
+    def compact(self, partition: int, before: int) -> None:
+        """Everything here is older than the far future: the limit is where the job stands when it has gone so far."""
+        connection = sqlite3.connect(self.path)
+        connection.execute(
+            "UPDATE record SET time=CASE WHEN position<? THEN 0 ELSE ? END WHERE topic='user_state'",
+            (before, FAR_MS),
+        )
+        connection.commit()
+        connection.close()
+        self.compacted(partition, older_than=FAR_MS)
+
+    def compacted(self, partition: int, *, older_than: int) -> object:
+        """One compaction job, and its result."""
+        return self.wait_for(
+            lambda done: self.log.compact(partition, older_than=older_than, done=done)
+        )
 
     def reopen(self) -> None:
         self.loop.run_until_complete(self.log.close())
