@@ -4,27 +4,42 @@
       │
       ├─ AskSync ───── refused ──► ERROR with its code; CURSOR_* leads the client to REBUILD on this very connection
       └─ EnterPresence  refused ──► KICKED(REPLACED): a live entry holds a higher attempt
-             both done ──► AUTH_OK (sync_to_seq, cursor, session_epoch)
+      ├─ AskSessionList  for the badge alone, badge_wait_ms at most
+             all done ──► AUTH_OK (sync_to_seq, cursor, session_epoch, badge)
 
 An entry that arrives for an AUTH given up meanwhile is left again by its epoch. Nothing here trusts the client's word
 about who it is.
 """
 
+from collections import deque
+
 from qim.core.contract.errors import ErrorCode, ProtocolError
 from qim.core.contract.frames import Auth, KickReason
 from qim.core.contract.routing import shard
-from qim.core.contract.rpc import Actor, AskSync, Kick, SyncAnswer
+from qim.core.contract.rpc import (
+    Actor,
+    AskSessionList,
+    AskSync,
+    Kick,
+    SessionListAnswer,
+    SyncAnswer,
+)
 from qim.core.contract.tokens import AccessToken, verify_token
 from qim.core.gateway.answers import auth_ok
 from qim.core.gateway.connection import Connection, Entering
 from qim.core.gateway.connections import Connections
 from qim.core.gateway.context import NodeContext, PresenceEntering
 from qim.core.gateway.presence import Presence
+from qim.core.gateway.questions import session_of
 from qim.core.gateway.requests import Asked, AskKind, Failure, Requests
 from qim.core.gateway.table import ConnectionState
+from qim.core.machine import Ms
 from qim.core.ports.network import Send
 from qim.core.ports.registry import Resource, Role
 from qim.core.ports.store_mailbox import PresenceEntered
+
+_BADGE_ROWS = 1
+"""The badge is of the whole list; its rows are not needed here."""
 
 
 class Authentication:
@@ -41,6 +56,7 @@ class Authentication:
         self._connections = connections
         self._requests = requests
         self._presence = presence
+        self._badges: deque[tuple[Ms, Connection, Entering]] = deque()
 
     def authenticate(self, connection: Connection, frame: Auth, request: int) -> None:
         """Judge the token; a good one goes on to ENTERING."""
@@ -61,6 +77,35 @@ class Authentication:
         connection.move(ConnectionState.ENTERING)
         self._presence.enter(connection, entering)
         self._ask_sync(connection, entering)
+        self._ask_badge(connection, entering)
+
+    def badge(self, asked: Asked, answer: SessionListAnswer | None) -> None:
+        """The session owner says the badge, or (None) can't now."""
+        connection = self._connections.get(asked.conn)
+        if connection is None or connection.entering is None:
+            return
+        if connection.entering.badge_rid == asked.first_rid:
+            self._told_badge(connection, connection.entering, answer.badge if answer else None)
+
+    def tick(self) -> None:
+        """AUTH_OK goes out without badge where it took too long."""
+        while self._badges and self._badges[0][0] <= self._context.now:
+            _, connection, entering = self._badges.popleft()
+            if connection.entering is entering:
+                self._told_badge(connection, entering, None)
+
+    def deadline(self) -> Ms | None:
+        """When the longest waiting AUTH stops waiting for its badge."""
+        while self._badges and self._badges[0][1].entering is not self._badges[0][2]:
+            self._badges.popleft()
+        return self._badges[0][0] if self._badges else None
+
+    def _told_badge(self, connection: Connection, entering: Entering, badge: int | None) -> None:
+        if entering.badge is None:
+            if badge is None:
+                self._context.count("badges_unknown")
+            entering.badge = badge or 0
+            self._complete(connection)
 
     def synced(self, asked: Asked, answer: SyncAnswer) -> None:
         """The mailbox accepts the cursor and says where the lane stands."""
@@ -156,6 +201,27 @@ class Authentication:
             )
         )
 
+    def _ask_badge(self, connection: Connection, entering: Entering) -> None:
+        rid = self._requests.next_rid()
+        entering.badge_rid = rid
+        self._badges.append(
+            (self._context.now + self._context.config.badge_wait_ms, connection, entering)
+        )
+        self._requests.ask(
+            Asked(
+                rid=rid,
+                first_rid=rid,
+                kind=AskKind.BADGE,
+                question=AskSessionList(
+                    rid=rid, actor=entering.actor, revision=0, after=b"", limit=_BADGE_ROWS
+                ),
+                resource=session_of(entering.actor.user_id, self._context.parameters),
+                deadline=self._context.now + self._context.config.request_timeout_ms,
+                conn=connection.conn,
+                request=entering.request,
+            )
+        )
+
     def _replace(self, connection: Connection, kick: Kick, gateway: str) -> None:
         if gateway != self._context.address:
             self._context.order(Send(address=gateway, message=kick))
@@ -166,6 +232,8 @@ class Authentication:
         entering = connection.entering
         if entering is None or entering.sync is None or not connection.session_epoch:
             return
+        if entering.badge is None:
+            return
         connection.entering = None
         connection.sync_to_seq = entering.sync.sync_to_seq
         connection.seen = entering.sync.sync_to_seq
@@ -175,6 +243,7 @@ class Authentication:
             entering.sync,
             connection.authenticated().user_id,
             connection.session_epoch,
+            entering.badge,
             self._context.wall(),
             self._context.parameters,
         )

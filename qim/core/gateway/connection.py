@@ -5,20 +5,21 @@ Legality stands in table.py, bounds of what it is given in outbound.py. A connec
 
 from collections import deque
 
-from qim.core.contract.frames import Auth, PullHistory, PullMailbox
+from qim.core.contract.frames import Auth
 from qim.core.contract.params import Parameters
 from qim.core.contract.rpc import Actor, SyncAnswer
 from qim.core.contract.wire import FrameDecoder
 from qim.core.gateway.outbound import Outbound
+from qim.core.gateway.questions import Batch
 from qim.core.gateway.table import ConnectionState
 from qim.core.machine import Ms
 from qim.core.ports.store_mailbox import PresenceHold
 
 
 class Entering:
-    """An AUTH on its way: AUTH_OK needs both the mailbox's SyncAnswer and the presence entry."""
+    """An AUTH on its way: AUTH_OK needs the mailbox's SyncAnswer, the presence entry, and the badge or its time-out."""
 
-    __slots__ = ("actor", "frame", "request", "rid", "sync")
+    __slots__ = ("actor", "badge", "badge_rid", "frame", "request", "rid", "sync")
 
     def __init__(self, frame: Auth, actor: Actor, *, request: int, rid: int) -> None:
         self.frame = frame
@@ -26,6 +27,8 @@ class Entering:
         self.request = request
         self.rid = rid
         self.sync: SyncAnswer | None = None
+        self.badge: int | None = None
+        self.badge_rid = 0
 
 
 class Connection:
@@ -72,7 +75,7 @@ class Connection:
         self.seen = 0
         self.inflight = 0
         self.inflight_batches = 0
-        self.held: deque[tuple[PullMailbox | PullHistory, int, int]] = deque()
+        self.held: deque[tuple[Batch, int, int]] = deque()
         self.paused = False
         self.pinging = False
         self.tokens_milli = burst * 1000

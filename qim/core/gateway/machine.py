@@ -24,8 +24,12 @@ from qim.core.contract.rpc import (
     Message,
     PullAnswer,
     PushBatch,
+    ReadByAnswer,
     Refused,
     SendDone,
+    SessionListAnswer,
+    StateDone,
+    StatesAnswer,
     SyncAnswer,
     WatermarkAnswer,
 )
@@ -95,6 +99,7 @@ class ConnectionNode:
             self._report_failures()
         self._requests.expire()
         self._report_failures()
+        self._authentication.tick()
         self._end_overdue()
         self._drain()
         self._presence.tick()
@@ -111,6 +116,7 @@ class ConnectionNode:
             self._requests.deadline(),
             self._timers[0][0] if self._timers else None,
             self._presence.deadline(),
+            self._authentication.deadline(),
             self._context.draining_until,
         )
         return min((at for at in candidates if at is not None), default=None)
@@ -214,7 +220,15 @@ class ConnectionNode:
                 asked = self._requests.answered(message.rid, AskKind.WATERMARK)
                 if asked is not None:
                     self._watermarks.answered(asked, message)
+            case SessionListAnswer():
+                asked = self._requests.answered(message.rid, AskKind.SESSIONS, AskKind.BADGE)
+                if asked is not None and asked.kind is AskKind.BADGE:
+                    self._authentication.badge(asked, message)
+                elif asked is not None:
+                    self._reading.taken(asked, message)
             case SendDone() | GroupDone() | PullAnswer() | HistoryAnswer() | MembersAnswer():
+                self._reading.answered(message)
+            case StateDone() | StatesAnswer() | ReadByAnswer():
                 self._reading.answered(message)
             case _:
                 # A question of another gateway, sent to the wrong process.
@@ -269,6 +283,8 @@ class ConnectionNode:
                     self._authentication.not_synced(failure)
                 case AskKind.WATERMARK:
                     self._watermarks.failed(failure.asked)
+                case AskKind.BADGE:
+                    self._authentication.badge(failure.asked, None)
                 case _:
                     self._reading.failed(failure)
 

@@ -3,19 +3,26 @@
 A client never names itself; what it may do is judged by the service that owns the conversation, not here.
 """
 
-from typing import assert_never
+from typing import Final, assert_never
 
-from qim.core.contract.entities import MembershipOp
+from qim.core.contract.entities import MembershipOp, MessageKind
 from qim.core.contract.errors import ErrorCode, ProtocolError
 from qim.core.contract.frames import (
     CreateGroup,
+    DeleteForMe,
     GroupAdd,
     GroupRemove,
     LeaveGroup,
+    MarkRead,
     Members,
     PullHistory,
     PullMailbox,
+    PullSessionList,
+    ReadBy,
+    Recall,
     SendMessage,
+    SetState,
+    StateSync,
 )
 from qim.core.contract.ids import dedupe_key, group_conversation_id, single_conversation_id
 from qim.core.contract.params import Parameters
@@ -25,17 +32,43 @@ from qim.core.contract.rpc import (
     AskHistory,
     AskMembers,
     AskPull,
+    AskReadBy,
+    AskSessionList,
+    AskStates,
     AskSync,
     AskWatermark,
     SubmitGroup,
+    SubmitOverlay,
+    SubmitRead,
     SubmitSend,
+    SubmitState,
 )
 from qim.core.ports.registry import Resource, Role
 
+_STATES_PAGE_MAX: Final = 256
+"""States of one STATE_BATCH: 256 values of the greatest size (1 KiB) fit a frame with room to spare."""
+
 GroupFrame = CreateGroup | GroupAdd | GroupRemove | LeaveGroup
-Submission = SendMessage | GroupFrame
-Query = PullMailbox | PullHistory | Members
-Question = SubmitSend | SubmitGroup | AskHistory | AskMembers | AskPull | AskSync | AskWatermark
+OverlayFrame = Recall | DeleteForMe
+Submission = SendMessage | GroupFrame | OverlayFrame
+Batch = PullMailbox | PullHistory | PullSessionList | StateSync
+SessionFrame = PullSessionList | StateSync | MarkRead | SetState | ReadBy
+Query = PullMailbox | PullHistory | Members | SessionFrame
+Question = (
+    SubmitSend
+    | SubmitGroup
+    | SubmitOverlay
+    | AskHistory
+    | AskMembers
+    | AskPull
+    | AskSync
+    | AskWatermark
+    | AskSessionList
+    | SubmitRead
+    | SubmitState
+    | AskStates
+    | AskReadBy
+)
 
 
 def trace_of(actor: Actor, client_message_id: bytes) -> int:
@@ -47,6 +80,11 @@ def trace_of(actor: Actor, client_message_id: bytes) -> int:
 def mailbox_of(user_id: int, parameters: Parameters) -> Resource:
     """The MailboxShard of a user."""
     return Resource(role=Role.MAILBOX, number=shard(user_id, parameters.shard_count))
+
+
+def session_of(user_id: int, parameters: Parameters) -> Resource:
+    """The session shard of a user: a mailbox shard's number under a lease of its own."""
+    return Resource(role=Role.SESSION, number=shard(user_id, parameters.shard_count))
 
 
 def writer_of(conversation_id: bytes, parameters: Parameters) -> Resource:
@@ -74,8 +112,21 @@ def conversation_of(frame: Submission, actor: Actor) -> bytes:
     return single
 
 
-def submission(rid: int, actor: Actor, frame: Submission) -> SubmitSend | SubmitGroup:
-    """SEND_MESSAGE or a membership change for the writer."""
+def submission(
+    rid: int, actor: Actor, frame: Submission
+) -> SubmitSend | SubmitGroup | SubmitOverlay:
+    """SEND_MESSAGE, an overlay or a membership change for the writer."""
+    if isinstance(frame, Recall | DeleteForMe):
+        recall = isinstance(frame, Recall)
+        return SubmitOverlay(
+            rid=rid,
+            actor=actor,
+            client_message_id=frame.client_message_id,
+            not_after=frame.not_after,
+            conversation_id=frame.conversation_id,
+            target_seq=frame.target_seq,
+            kind=MessageKind.RECALL if recall else MessageKind.DELETE_FOR_ME,
+        )
     if not isinstance(frame, SendMessage):
         return _group_submission(rid, actor, frame)
     return SubmitSend(
@@ -152,6 +203,51 @@ def query(
                 since_version=frame.since_version,
             )
             return members, writer_of(frame.conversation_id, parameters)
+        case _:
+            question = _session_query(rid, actor, frame, parameters)
+            return question, session_of(actor.user_id, parameters)
+
+
+def _session_query(rid: int, actor: Actor, frame: SessionFrame, parameters: Parameters) -> Question:
+    match frame:
+        case PullSessionList():
+            return AskSessionList(
+                rid=rid,
+                actor=actor,
+                revision=frame.revision,
+                after=frame.after or b"",
+                limit=page(frame.limit, parameters),
+            )
+        case StateSync():
+            return AskStates(
+                rid=rid,
+                actor=actor,
+                since_revision=frame.since_revision,
+                limit=min(page(frame.limit, parameters), _STATES_PAGE_MAX),
+            )
+        case MarkRead():
+            return SubmitRead(
+                rid=rid,
+                actor=actor,
+                conversation_id=frame.conversation_id,
+                read_seq=frame.read_seq,
+            )
+        case SetState():
+            return SubmitState(
+                rid=rid,
+                actor=actor,
+                conversation_id=frame.conversation_id,
+                version=frame.version,
+                flags=frame.flags,
+                value=frame.value,
+            )
+        case ReadBy():
+            return AskReadBy(
+                rid=rid,
+                actor=actor,
+                conversation_id=frame.conversation_id,
+                conversation_seq=frame.conversation_seq,
+            )
         case _:
             assert_never(frame)
 

@@ -9,27 +9,41 @@ it. One bad frame refuses itself; only bytes that can't be trusted any more end 
 from typing import assert_never, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from qim.core.contract.errors import ErrorCode, ProtocolError
 from qim.core.contract.frames import (
     Auth,
     ClientFrame,
+    CreateGroup,
+    GroupAdd,
+    GroupRemove,
+    LeaveGroup,
+    MarkRead,
     Members,
     Ping,
     PullHistory,
     PullMailbox,
-    SendMessage,
+    PullSessionList,
+    ReadBy,
+    SetState,
+    StateSync,
     SyncComplete,
     WireFrame,
     decode_client_frame,
 )
 from qim.core.contract.rpc import (
     AskHistory,
+    AskSessionList,
     GroupDone,
     HistoryAnswer,
     MembersAnswer,
     PullAnswer,
+    ReadByAnswer,
     SendDone,
+    SessionListAnswer,
+    StateDone,
+    StatesAnswer,
 )
 from qim.core.contract.wire import FramingError, RawFrame
 from qim.core.gateway import answers
@@ -38,6 +52,7 @@ from qim.core.gateway.connection import Connection
 from qim.core.gateway.connections import Connections
 from qim.core.gateway.context import NodeContext
 from qim.core.gateway.questions import (
+    Batch,
     Query,
     Question,
     Submission,
@@ -52,7 +67,15 @@ from qim.core.gateway.table import TABLE, Action, ConnectionState
 from qim.core.gateway.watermarks import Watermarks
 from qim.core.ports.registry import Resource
 
-Answer = SendDone | GroupDone | PullAnswer | HistoryAnswer | MembersAnswer
+Answer = (
+    SendDone
+    | GroupDone
+    | PullAnswer
+    | HistoryAnswer
+    | MembersAnswer
+    | SessionListAnswer
+    | answers.SessionAnswer
+)
 
 _KINDS: dict[type, AskKind] = {
     SendDone: AskKind.SEND,
@@ -60,13 +83,23 @@ _KINDS: dict[type, AskKind] = {
     PullAnswer: AskKind.PULL,
     HistoryAnswer: AskKind.HISTORY,
     MembersAnswer: AskKind.MEMBERS,
+    SessionListAnswer: AskKind.SESSIONS,
+    StateDone: AskKind.STATE,
+    StatesAnswer: AskKind.STATES,
+    ReadByAnswer: AskKind.READ_BY,
 }
 _QUERY_KINDS: dict[type, AskKind] = {
     PullMailbox: AskKind.PULL,
     PullHistory: AskKind.HISTORY,
     Members: AskKind.MEMBERS,
+    PullSessionList: AskKind.SESSIONS,
+    MarkRead: AskKind.STATE,
+    SetState: AskKind.STATE,
+    StateSync: AskKind.STATES,
+    ReadBy: AskKind.READ_BY,
 }
-_BATCHES = (AskKind.PULL, AskKind.HISTORY)
+_BATCHES = (AskKind.PULL, AskKind.HISTORY, AskKind.SESSIONS, AskKind.STATES)
+_GROUP_FRAMES = (CreateGroup, GroupAdd, GroupRemove, LeaveGroup)
 
 
 class Reading:
@@ -103,10 +136,17 @@ class Reading:
     def answered(self, answer: Answer) -> None:
         """An answer of a service goes to the request it names, if that still waits."""
         asked = self._requests.answered(answer.rid, _KINDS[type(answer)])
-        if asked is None:
-            return
+        if asked is not None:
+            self.taken(asked, answer)
+
+    def taken(self, asked: Asked, answer: Answer) -> None:
+        """``answered``, where the request was found already."""
         connection = self._finish(asked)
         if connection is None:
+            return
+        if isinstance(answer, SessionListAnswer) and self._asked_for_less(
+            asked, connection, answer
+        ):
             return
         frame = self._frame(asked, connection, answer)
         if frame is not None:
@@ -173,10 +213,10 @@ class Reading:
             case Action.SUBMIT:
                 self._submit(connection, cast(Submission, frame), raw)
             case Action.BATCH:
-                self._batch(connection, cast(PullMailbox | PullHistory, frame), raw)
+                self._batch(connection, cast(Batch, frame), raw)
             case Action.QUERY:
                 self._admit_request(connection)
-                self._ask_query(connection, cast(Members, frame), raw.request, raw.stream)
+                self._ask_query(connection, cast(Query, frame), raw.request, raw.stream)
             case Action.PONG:
                 self._watermarks.ping(connection, cast(Ping, frame), raw.request)
             case Action.AUTHENTICATE:
@@ -205,7 +245,7 @@ class Reading:
         rid = self._requests.next_rid()
         self._ask(
             connection,
-            AskKind.SEND if isinstance(frame, SendMessage) else AskKind.GROUP,
+            AskKind.GROUP if isinstance(frame, _GROUP_FRAMES) else AskKind.SEND,
             submission(rid, actor, frame),
             writer_of(conversation_id, self._context.parameters),
             raw.request,
@@ -214,9 +254,7 @@ class Reading:
             trace=trace_of(actor, frame.client_message_id),
         )
 
-    def _batch(
-        self, connection: Connection, frame: PullMailbox | PullHistory, raw: RawFrame
-    ) -> None:
+    def _batch(self, connection: Connection, frame: Batch, raw: RawFrame) -> None:
         """Batches are asked for only when there is room for their answers; the rest is held, up to the server bound."""
         parameters = self._context.parameters
         if connection.inflight_batches + len(connection.held) >= parameters.pulls_inflight_max:
@@ -287,7 +325,35 @@ class Reading:
         self._connections.resume_if_idle(connection)
         return connection
 
+    def _asked_for_less(
+        self, asked: Asked, connection: Connection, answer: SessionListAnswer
+    ) -> bool:
+        """A page too large for one frame is asked for again with fewer rows: only its owner can make their page key."""
+        question = asked.question
+        assert isinstance(question, AskSessionList)
+        fits = answers.session_rows_that_fit(answer, self._context.parameters.batch_bytes_max)
+        if fits >= len(answer.rows):
+            return False
+        again = replace(
+            question, rid=self._requests.next_rid(), revision=answer.revision, limit=fits
+        )
+        self._ask(connection, AskKind.SESSIONS, again, asked.resource, asked.request, asked.stream)
+        return True
+
     def _frame(self, asked: Asked, connection: Connection, answer: Answer) -> WireFrame | None:
+        try:
+            return self._frame_of(asked, connection, answer)
+        except msgspec.DecodeError:
+            self._connections.tell(
+                connection,
+                ErrorCode.INTERNAL,
+                "a stored record can't be read",
+                request=asked.request,
+                stream=asked.stream,
+            )
+            return None
+
+    def _frame_of(self, asked: Asked, connection: Connection, answer: Answer) -> WireFrame:
         match answer:
             case SendDone():
                 return answers.send_ack(answer)
@@ -299,30 +365,18 @@ class Reading:
             case MembersAnswer():
                 return answers.members_batch(answer)
             case HistoryAnswer():
-                return self._history(asked, connection, answer)
+                assert isinstance(asked.question, AskHistory)
+                return answers.history_batch(
+                    answer,
+                    connection.authenticated(),
+                    asked.question.direction,
+                    asked.question.anchor,
+                    self._context.parameters.batch_bytes_max,
+                )
+            case SessionListAnswer():
+                return answers.session_list_batch(answer, connection.authenticated())
             case _:
-                assert_never(answer)
-
-    def _history(
-        self, asked: Asked, connection: Connection, answer: HistoryAnswer
-    ) -> WireFrame | None:
-        assert isinstance(asked.question, AskHistory)
-        try:
-            return answers.history_batch(
-                answer,
-                connection.authenticated(),
-                asked.question.direction,
-                self._context.parameters.batch_bytes_max,
-            )
-        except msgspec.DecodeError:
-            self._connections.tell(
-                connection,
-                ErrorCode.INTERNAL,
-                "a stored record can't be read",
-                request=asked.request,
-                stream=asked.stream,
-            )
-            return None
+                return answers.session_frame(asked.question, answer)
 
 
 def _refusal(action: Action, frame: ClientFrame) -> ProtocolError:

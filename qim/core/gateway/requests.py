@@ -36,9 +36,14 @@ class AskKind(IntEnum):
     PULL = 5
     SYNC = 6
     WATERMARK = 7
+    SESSIONS = 8
+    STATE = 9
+    STATES = 10
+    READ_BY = 11
+    BADGE = 12
 
 
-WRITES = (AskKind.SEND, AskKind.GROUP)
+WRITES = (AskKind.SEND, AskKind.GROUP, AskKind.STATE)
 """May be done though nobody answered: their time-out is TIMEOUT_UNKNOWN."""
 
 

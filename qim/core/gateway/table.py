@@ -67,20 +67,18 @@ class Action(IntEnum):
     REFUSE_UNSUPPORTED = 10
 
 
-_SUBMITTED: Final = (SendMessage, CreateGroup, GroupAdd, GroupRemove, LeaveGroup)
-_BATCHED: Final = (PullMailbox, PullHistory)
-_NOT_SERVED: Final = (
-    PullSessionList,
-    MarkRead,
-    SetState,
-    StateSync,
-    ReadBy,
+_SUBMITTED: Final = (
+    SendMessage,
+    CreateGroup,
+    GroupAdd,
+    GroupRemove,
+    LeaveGroup,
     Recall,
     DeleteForMe,
-    RoomJoin,
-    RoomLeave,
-    Signal,
 )
+_BATCHED: Final = (PullMailbox, PullHistory, PullSessionList, StateSync)
+_QUERIED: Final = (Members, MarkRead, SetState, ReadBy)
+_NOT_SERVED: Final = (RoomJoin, RoomLeave, Signal)
 """Frames of the protocol whose services this version does not have: UNSUPPORTED, never silence."""
 
 CLIENT_FRAMES: Final[tuple[type[ClientFrame], ...]] = (
@@ -88,9 +86,9 @@ CLIENT_FRAMES: Final[tuple[type[ClientFrame], ...]] = (
     Pong,
     Auth,
     SyncComplete,
-    Members,
     *_SUBMITTED,
     *_BATCHED,
+    *_QUERIED,
     *_NOT_SERVED,
 )
 
@@ -107,7 +105,7 @@ def _after_auth(sync_complete: Action) -> Row:
     row: Row = dict.fromkeys(_NOT_SERVED, Action.REFUSE_UNSUPPORTED)
     row.update(dict.fromkeys(_SUBMITTED, Action.SUBMIT))
     row.update(dict.fromkeys(_BATCHED, Action.BATCH))
-    row[Members] = Action.QUERY
+    row.update(dict.fromkeys(_QUERIED, Action.QUERY))
     row[Ping] = Action.PONG
     row[Pong] = Action.IGNORE
     row[Auth] = Action.REFUSE_STATE

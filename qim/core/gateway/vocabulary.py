@@ -48,6 +48,8 @@ class GatewayConfig(Struct, frozen=True, kw_only=True):
     admission_per_second: int = 2_000
     admission_burst: int = 4_000
     watermark_users_max: int = 512
+    badge_wait_ms: int = 250
+    """AUTH_OK waits so long for the badge, and says 0 then: the session list tells it anyway."""
     refresh_batch_max: int = 256
     drain_timeout_ms: int = 5_000
 
