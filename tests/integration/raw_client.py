@@ -339,9 +339,11 @@ class Bystanders:
     @asynccontextmanager
     async def of(cls, target: Target, first_user: int = 900_001) -> AsyncIterator["Bystanders"]:
         """Both online."""
-        async with await RawClient.log_in(target, first_user) as writer:
-            async with await RawClient.log_in(target, first_user + 1) as reader:
-                yield cls(writer, reader)
+        async with (
+            await RawClient.log_in(target, first_user) as writer,
+            await RawClient.log_in(target, first_user + 1) as reader,
+        ):
+            yield cls(writer, reader)
 
     async def go_on(self) -> None:
         """One message from end to end."""
