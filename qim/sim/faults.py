@@ -290,18 +290,22 @@ class StoreRestart(FaultBase, frozen=True, kw_only=True, gc=False, tag="store_re
 
 
 class StoreEmptied(FaultBase, frozen=True, kw_only=True, gc=False, tag="store_emptied"):
-    """The server restarts without its data; or, with ``flush``, FLUSHALL under living connections."""
+    """The server restarts without its data; or, with ``flush``, FLUSHALL under living connections.
+
+    Who has nothing to ask of a flushed store learns of it when its connection is next made anew (``until_ms``).
+    """
 
     store: int = 0
     flush: bool = False
     down_ms: int = 50
 
-    def begin(self, scene: "Scene") -> None:
+    def begin(self, scene: "Scene") -> Callable[[], None] | None:
         store = scene.store(self.store)
         if self.flush:
             store.flush_all()
-        else:
-            store.restart(down_ms=self.down_ms, lost_calls=None)
+            return store.reconnect
+        store.restart(down_ms=self.down_ms, lost_calls=None)
+        return None
 
 
 class ScriptsForgotten(FaultBase, frozen=True, kw_only=True, gc=False, tag="scripts_forgotten"):

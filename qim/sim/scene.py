@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Final
 
 from qim.adapters.redis.scripts import load_scripts
+from qim.core.audit import AuditReport
 from qim.core.ports.completion import StoreRole
 from qim.core.ports.local import DrainRequested
 from qim.core.ports.log import Topic
@@ -98,6 +99,7 @@ class Scene:
         self.devices: dict[str, Device] = {}
         self.counts: dict[str, int] = {}
         self.death: BaseException | None = None
+        self.audit_report: AuditReport | None = None
         self._gateway_of: dict[str, int] = {}
         self._down_ms: dict[str, int] = {}
         for role in ("writer", "fanout", "mailbox", "gateway"):
@@ -163,7 +165,7 @@ class Scene:
         pieces = clock.monotonic if clock else (Piece(0, self.plan.beginnings.monotonic_ms),)
         return Curve(pieces, monotone=True)
 
-    def _make_node(self, name: str, role: str) -> Node:
+    def make_node(self, name: str, role: str) -> Node:
         node = Node(
             self.world,
             name,
@@ -179,7 +181,7 @@ class Scene:
     def add(self, role: str) -> None:
         """One more process of a service."""
         number = 1 + sum(1 for node in self.nodes.values() if node.role == role)
-        node = self._make_node(f"{role}-{number}", role)
+        node = self.make_node(f"{role}-{number}", role)
         self.world.at(self.world.now + 1, number, self._start, node)
 
     def _add_device(self, user_id: int, device_id: bytes, gateway: int) -> None:
@@ -189,7 +191,7 @@ class Scene:
         self.devices[name] = device
         self.client_routes[name] = device_routes(self, device)
         self._gateway_of[name] = gateway
-        node = self._make_node(name, "client")
+        node = self.make_node(name, "client")
         self.world.at(self.world.now + 1, 64, self._start, node)
 
     def _start(self, node: Node) -> None:

@@ -281,6 +281,13 @@ class Store:
         self._count("store.flushed")
         self.keyspace.flush()
 
+    def reconnect(self) -> None:
+        """Every connection is made anew: run_id and marker are read, and a marker that differs is told."""
+        self._count("store.reconnected")
+        for host in self.hosts:
+            if not host.dead:
+                self._tell(host, self.world.now + 1 + self.base_ms)
+
     def forget_scripts(self) -> None:
         """SCRIPT FLUSH: the next call of each script is answered NOSCRIPT, loaded, and sent again."""
         self._count("store.scripts_forgotten")

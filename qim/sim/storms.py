@@ -237,7 +237,7 @@ def _store_restart(w: Weather, i: int) -> f.Fault:
 
 def _store_emptied(w: Weather, i: int) -> f.Fault:
     return f.StoreEmptied(
-        at_ms=w.when("store_emptied", i),
+        **w.window("store_emptied", i, 4_000),
         store=_store_number(w, i, "emptied"),
         flush=w.draw.chance(50, "flush", i),
     )
