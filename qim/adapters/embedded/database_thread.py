@@ -62,8 +62,14 @@ class DatabaseThread:
         return self._waiting
 
     def at_start(self, work: Callable[[sqlite3.Connection], None]) -> None:
-        """Run ``work`` at once on the caller's thread; only before the first ``submit``, while the thread sleeps."""
-        work(self._connection)
+        """Run ``work`` at once on the caller's thread, all or nothing; only before the first ``submit``."""
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            work(self._connection)
+        except BaseException:
+            self._connection.execute("ROLLBACK")
+            raise
+        self._connection.execute("COMMIT")
 
     def submit(
         self, work: Callable[[sqlite3.Connection], object], done: Callable[[object], None]
