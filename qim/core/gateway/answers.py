@@ -26,7 +26,7 @@ from qim.core.contract.rpc import (
     SyncAnswer,
 )
 
-_ENTRY_OVERHEAD_BYTES = 256
+ENTRY_OVERHEAD_BYTES = 256
 """More than the fields of a record besides its body take on the wire."""
 
 
@@ -158,7 +158,7 @@ def history_batch(
     kept: list[HistoryRecord] = []
     size = 0
     for record in reversed(records) if older else records:
-        size += _ENTRY_OVERHEAD_BYTES + len(record.body or b"")
+        size += ENTRY_OVERHEAD_BYTES + len(record.body or b"")
         if kept and size > bytes_max:
             break
         kept.append(record)
