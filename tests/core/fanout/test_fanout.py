@@ -61,6 +61,7 @@ def test_a_single_chat_goes_to_the_shards_of_its_two_users() -> None:
     assert bench.sources[0].filter_epoch == 1
     assert bench.stages() == [0]
     assert not effects(bench, ReadVersions)
+    assert bench.node.serving() == 1
 
 
 def test_a_chat_with_oneself_is_one_dispatch() -> None:

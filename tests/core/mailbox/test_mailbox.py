@@ -79,7 +79,9 @@ def test_a_fresh_shard_starts_before_the_first_retained_record() -> None:
     opening = until(bench, OpenMailbox)
     assert isinstance(opening, OpenMailbox)
     assert opening.initial == before_first(1, 5)
+    assert bench.node.serving() == 0
     bench.run()
+    assert bench.node.serving() == 1
     assert list(bench.mailbox(1)) == [mailbox_seq(1, 5)]
     assert bench.store.position == Position(TOPIC, 6, record_digest(bench.log[0]))
 
