@@ -105,10 +105,6 @@ class FanoutCoordinator:
         """How many partitions are open and dispatch."""
         return sum(partition.stage is Stage.RUNNING for partition in self._partitions.values())
 
-    def serving(self) -> int:
-        """How many partitions are open: their position is trusted and they are fetched from."""
-        return sum(p.stage is Stage.RUNNING for p in self._partitions.values())
-
     def check(self) -> None:
         """Windows are dense and bounded, every missing place is on its way, the shelf's books balance."""
         on_way = self._outlets.count_by_partition()

@@ -383,6 +383,17 @@ def test_a_repeated_append_leaves_out_what_has_lost_its_lease() -> None:
     assert bench.node.idle()
 
 
+def test_a_lease_may_go_in_the_step_that_brings_an_answer() -> None:
+    bench = Bench()
+    bench.append(record(0))
+    bench.hold()
+    opened = bench.waiting.pop(0)
+    bench.step(bench.execute(opened), LeaseGone(resource=FANOUT_0))  # type: ignore[arg-type]
+    bench.run()
+    assert not bench.waiting
+    assert not bench.dispatched
+
+
 def test_leases_of_other_roles_are_not_ours() -> None:
     bench = Bench()
     writer = Resource(role=Role.WRITER, number=0)

@@ -548,6 +548,17 @@ def test_nothing_in_flight_of_a_lost_lease_matters() -> None:
     assert bench.node.deadline() is None
 
 
+def test_a_lease_may_go_in_the_step_that_brings_an_answer() -> None:
+    bench = Bench()
+    bench.append(dispatch(0, users=(1,)))
+    bench.hold()
+    ends = bench.waiting.pop(0)
+    bench.step(bench.execute(ends), LeaseGone(resource=RESOURCE))  # type: ignore[arg-type]
+    bench.run()
+    assert not bench.waiting
+    assert not bench.mailbox(1)
+
+
 def test_leases_of_other_roles_are_not_ours() -> None:
     bench = Bench()
     writer = Resource(role=Role.WRITER, number=0)
