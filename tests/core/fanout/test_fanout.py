@@ -504,6 +504,20 @@ def test_a_failed_open_is_repeated_and_a_fenced_one_wants_a_fresh_epoch() -> Non
     assert bench.wanted == [FreshEpochWanted(resource=FANOUT_0, above=4)]
 
 
+def test_every_try_to_open_brings_another_key() -> None:
+    bench = Bench()
+    bench.hold()
+    keys: list[bytes] = []
+    for _ in range(3):
+        opening = the(bench, OpenSource)
+        assert isinstance(opening, OpenSource)
+        keys.append(opening.fresh_key)
+        bench.answer(opening, "unknown_applied")
+        bench.now += 2_000
+        bench.step()
+    assert len(set(keys)) == 3
+
+
 def test_windows_are_bounded_in_records_and_bytes() -> None:
     config = FanoutConfig(shard_count=1, window_records_max=3, fetch_records_max=2)
     bench = Bench(config)

@@ -198,6 +198,22 @@ def test_every_request_of_a_shard_is_repeated_until_it_is_settled(fault: str) ->
     assert not bench.violations()
 
 
+def test_every_try_to_open_brings_another_key() -> None:
+    bench = Bench()
+    bench.hold()
+    keys: list[bytes] = []
+    for _ in range(3):
+        opening = until(bench, OpenMailbox)
+        assert isinstance(opening, OpenMailbox)
+        keys.append(opening.fresh_key)
+        bench.answer(opening, "unknown_applied")
+        bench.now += 2_000
+        bench.step()
+    assert len(set(keys)) == 3
+    bench.run()
+    assert bench.node.serving() == 1
+
+
 # ------------------------------------------------------------ claims
 
 
