@@ -309,6 +309,10 @@ class RawClient:
 
     # ------------------------------------------------------------ leaving
 
+    def finish(self) -> None:
+        """Half-close: nothing more will be said."""
+        self._writer.write_eof()
+
     def cut(self) -> None:
         """RST: unread and unsent bytes are gone, as when a machine dies."""
         self._writer.transport.abort()

@@ -1,7 +1,9 @@
 """A running server as the tests of a module share it: where it is, what it logged, what its metrics say."""
 
+import asyncio
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -99,3 +101,15 @@ class Served(UpProcess):
         assert self.get("/healthz")[0] == 200, self.get("/healthz")
         assert self.stop() == 0, self.log()[-4000:]
         self.judge()
+
+
+async def eventually(holds: Callable[[], bool]) -> None:
+    """Ask again and again, off the loop, until it holds; for what nobody tells by an event."""
+    async with asyncio.timeout(60):
+        while not await asyncio.to_thread(holds):  # noqa: ASYNC110 - there is no event to wait for
+            await asyncio.sleep(0.02)
+
+
+async def streams_open(served: Served, count: int) -> None:
+    """Wait until the server has let go of all connections but ``count``."""
+    await eventually(lambda: served.metric("qim_tcp_streams_open") == count)
