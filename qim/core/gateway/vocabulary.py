@@ -49,6 +49,9 @@ class GatewayConfig(Struct, frozen=True, kw_only=True):
     admission_burst: int = 4_000
     watermark_users_max: int = 512
     refresh_batch_max: int = 256
+    refresh_pause_ms: int = 1_000
+    """Between two rounds of presence refreshes that a StoreReset asks for: a store that nobody has opened yet answers
+    StoreReset to each of them."""
     drain_timeout_ms: int = 5_000
 
 

@@ -618,3 +618,26 @@ def test_errors_of_entering_connections_at_the_stop() -> None:
     (leave,) = gate.take(LeavePresence)
     assert leave.session_epoch == 8
     assert not any(isinstance(frame, Error) for frame in frames)
+
+
+def test_a_store_nobody_has_opened_is_not_asked_in_a_busy_loop() -> None:
+    """It answers StoreReset to every refresh until a mailbox opens it."""
+    gate = Gate()
+    gate.online(5)
+    gate.step(StoreReset(op=None, store=StoreRole.MAILBOX))
+    rounds = 0
+    until = gate.now + 10_000
+    while gate.now < until:
+        for refresh in gate.take(RefreshPresence):
+            rounds += 1
+            gate.step(StoreReset(op=refresh.op, store=StoreRole.MAILBOX))
+        gate.now += 10
+        gate.step()
+    assert 9 <= rounds <= 11
+
+
+def test_the_message_stores_reset_is_not_our_concern() -> None:
+    gate = Gate()
+    gate.online(5)
+    gate.step(StoreReset(op=None, store=StoreRole.MESSAGE))
+    assert not gate.take(RefreshPresence)
