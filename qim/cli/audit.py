@@ -70,6 +70,7 @@ def _run(args: argparse.Namespace) -> int:
 
 def _report(data: Path, timeout: float) -> dict[str, Any]:
     """From the server where one runs, else from its files; one that is just starting or stopping is waited for."""
+    from qim.cli.refusals import REFUSALS
     from qim.services.up import audit_stopped
 
     deadline = time.monotonic() + timeout
@@ -80,9 +81,11 @@ def _report(data: Path, timeout: float) -> dict[str, Any]:
             pass
         try:
             return report_as_json(audit_stopped(data))
-        except DataDirectoryHeld:
+        except DataDirectoryHeld as held:
             if time.monotonic() > deadline:
-                raise
+                raise UsageError(str(held)) from None
+        except REFUSALS as error:
+            raise UsageError(str(error)) from None
         time.sleep(LOOK_SECONDS)
 
 

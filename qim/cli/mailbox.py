@@ -114,8 +114,7 @@ async def _tail(args: argparse.Namespace) -> int:
 
 async def _follow(client: Client, args: argparse.Namespace, target: Target) -> None:
     await client.online(args.timeout)
-    if not args.json:
-        say(f"following the mailbox of user {target.user_id}; Ctrl-C ends it")
+    say(f"following the mailbox of user {target.user_id}; Ctrl-C ends it")
     left = args.count
     async for message in client.messages():
         _print(message, args.json, target.user_id)

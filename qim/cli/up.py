@@ -66,7 +66,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from qim.core.contract.params import ParametersInvalid
+    from qim.cli.refusals import REFUSALS
     from qim.services.config import UpConfig
     from qim.services.up import refusal, run_up
 
@@ -86,5 +86,5 @@ def _run(args: argparse.Namespace) -> int:
     )
     try:
         return run_up(config)
-    except (OSError, ParametersInvalid) as error:
+    except REFUSALS as error:
         return refusal(error)

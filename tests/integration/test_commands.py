@@ -4,19 +4,22 @@ import itertools
 import json
 import os
 import pty
+import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from qim.core.contract.ids import single_conversation_id
+from tests.integration.served import Served
 from tests.integration.up_process import UpProcess, run_qim
 
 pytestmark = pytest.mark.xdist_group("commands")
+
+SILENCE_SECONDS_MAX = 60
 
 _users = itertools.count(1_000_001, 10)
 
@@ -25,6 +28,11 @@ _users = itertools.count(1_000_001, 10)
 def user() -> int:
     """Ten users from here on that no other test uses."""
     return next(_users)
+
+
+@pytest.fixture
+def server(served: Served) -> UpProcess:
+    return served
 
 
 @pytest.fixture
@@ -205,10 +213,11 @@ class Following:
         self._command += more
 
     def __enter__(self) -> Any:
-        # in text mode it says on standard error when it follows
         self._process = subprocess.Popen(
             [*self._command, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
+        assert self._process.stderr is not None
+        assert "following" in self._process.stderr.readline()
         return self._process
 
     def __exit__(self, *error: object) -> None:
@@ -230,6 +239,33 @@ def test_chat_over_pipes(data: str, user: int) -> None:
     assert pulled(data, peer) == ["are you there?", "yes", "/slash"]
 
 
+class Terminal:
+    """What a program writes to its terminal, read up to a text; what stands behind it waits for the next one."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._unread = ""
+
+    def until(self, text: str) -> None:
+        while text not in self._unread:
+            piece = self._piece()
+            assert piece, f"the program ended before {text!r}: {self._unread[-2000:]!r}"
+            self._unread += piece
+        self._unread = self._unread.partition(text)[2]
+
+    def to_the_end(self) -> None:
+        while self._piece():
+            pass
+
+    def _piece(self) -> str:
+        ready, _, _ = select.select([self._descriptor], [], [], SILENCE_SECONDS_MAX)
+        assert ready, f"nothing came after {self._unread[-2000:]!r}"
+        try:
+            return os.read(self._descriptor, 65_536).decode("utf-8", "replace")
+        except OSError:
+            return ""  # the program closed its side
+
+
 def test_chat_on_a_terminal(data: str, user: int) -> None:
     peer = user + 1
     ours, theirs = pty.openpty()
@@ -242,48 +278,29 @@ def test_chat_on_a_terminal(data: str, user: int) -> None:
         env={**os.environ, "TERM": "xterm", "COLUMNS": "80"},
     )
     os.close(theirs)
-    screen = seen(ours)
+    terminal = Terminal(ours)
     try:
-        until(screen, "›")
+        terminal.until("›")
         os.write(ours, b"helo\x1b[Dl\r")
-        until(screen, "hello ")
-        until(screen, "✓")
+        terminal.until("you")
+        terminal.until("hello")
+        terminal.until("✓")
         assert pulled(data, peer) == ["hello"]
         os.write(ours, b"half a li")
         qim("send", "--data", data, "--user", peer, "--to", user, "in between")
-        until(screen, "in between")
+        terminal.until("in between")
+        terminal.until("half a li")
         os.write(ours, b"ne\r")
-        until(screen, "half a line ")
+        terminal.until("half a line")
+        terminal.until("✓")
         os.write(ours, b"\x04")
-        for _ in screen:
-            pass
+        terminal.to_the_end()
         assert chat.wait(timeout=30) == 0
     finally:
         chat.kill()
         chat.wait()
         os.close(ours)
     assert pulled(data, peer) == ["in between", "half a line"]
-
-
-def seen(terminal: int) -> Iterator[str]:
-    """What is written, piece by piece, to the end."""
-    while True:
-        try:
-            piece = os.read(terminal, 65_536)
-        except OSError:
-            return
-        if not piece:
-            return
-        yield piece.decode("utf-8", "replace")
-
-
-def until(screen: Iterator[str], text: str) -> None:
-    collected = ""
-    for piece in screen:
-        collected += piece
-        if text in collected:
-            return
-    pytest.fail(f"the chat ended before {text!r}: {collected[-2000:]}")
 
 
 def test_smoke_holds(data: str) -> None:
