@@ -116,12 +116,13 @@ class ClockFreeze(FaultBase, frozen=True, kw_only=True, gc=False, tag="freeze"):
 
     def begin(self, scene: "Scene") -> Callable[[], None]:
         node = scene.nodes[self.node]
-        now = scene.world.now
-        resumes = [clock.freeze(now) for clock in (node.wall, node.monotonic)]
+        clocks = (node.wall, node.monotonic)
+        for clock in clocks:
+            clock.freeze(scene.world.now)
 
         def thaw() -> None:
-            for resume in resumes:
-                resume(scene.world.now)
+            for clock in clocks:
+                clock.thaw(scene.world.now)
 
         return thaw
 

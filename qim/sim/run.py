@@ -6,6 +6,7 @@ from typing import Final
 from qim.sim.auditing import audited
 from qim.sim.checkers import all_checkers
 from qim.sim.checkers.liveness import unsettled
+from qim.sim.mutants import Override, applied
 from qim.sim.node import Observe
 from qim.sim.plan import Plan
 from qim.sim.report import Report
@@ -21,10 +22,16 @@ EVENTS_MAX: Final = 150_000
 
 
 def run(
-    plan: Plan, kit: Kit, *, observe: Observe | None = None, until: int | None = None
+    plan: Plan,
+    kit: Kit,
+    overrides: Sequence[Override] = (),
+    *,
+    observe: Observe | None = None,
+    until: int | None = None,
 ) -> Report:
-    """Run to the end (or to ``until`` ms, without the judgement of the end)."""
-    return run_scene(plan, kit, observe=observe, until=until)[1]
+    """Run to the end (or to ``until`` ms, without the judgement of the end), with the machines' code overridden."""
+    with applied(overrides):
+        return run_scene(plan, kit, observe=observe, until=until)[1]
 
 
 def run_scene(

@@ -1,6 +1,6 @@
 """A plan set up: services, processes, devices and faults hung into one world, and what faults may do to them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from qim.adapters.redis.scripts import load_scripts
@@ -43,9 +43,9 @@ SUPERVISOR_MS: Final = 300
 class Kit:
     """What worlds of one process may share: compiled scripts and emptied keyspaces. It holds no world's state."""
 
-    def __init__(self) -> None:
-        self._runtime = ScriptRuntime(load_scripts())
-        self._keyspaces: list[Keyspace] = []
+    def __init__(self, scripts: Mapping[str, str] | None = None) -> None:
+        """``scripts`` replaces some of the production scripts (mutants)."""
+        self._runtime = ScriptRuntime({**load_scripts(), **(scripts or {})})
 
     def keyspaces(self, count: int) -> list[Keyspace]:
         """``count`` empty keyspaces."""

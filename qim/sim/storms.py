@@ -307,13 +307,20 @@ def storm(draw: Draw, topology: Topology, devices: tuple[DevicePlan, ...], span_
     weather = Weather(draw, topology, devices, span_ms)
     made: list[f.Fault] = []
     share = draw.number(10, 60, "share")
+    # Some worlds are hit by few kinds again and again in a short time: what needs three things at once needs that.
+    dense = draw.profile == "swarm" and draw.chance(25, "dense")
+    if dense:
+        share = draw.number(8, 25, "dense_share")
+        weather.span_ms = min(span_ms, 5_000)
     for number, maker in enumerate(kinds):
         name = maker.__name__
         if draw.profile == "swarm" and not draw.chance(share, "kind", name):
             continue
         made.extend(
             maker(weather, number * 100 + index)
-            for index in range(draw.number(1, 3, "how_many", name))
+            for index in range(
+                draw.number(3, 10, "dense", name) if dense else draw.number(1, 3, "how_many", name)
+            )
         )
     made.sort(key=lambda fault: fault.at_ms)
     over = max((max(fault.at_ms, fault.until_ms) for fault in made), default=0)
