@@ -139,13 +139,15 @@ class Client:
                 f"not online at {where} after {timeout:g} s: {state_text(self._state)}"
             ) from None
 
-    def reconnect(self) -> None:
+    async def reconnect(self) -> None:
         """The user's act that ends a final KICKED(REPLACED)."""
         self._alive().post(OnlineWanted(wall=wall_ms()))
+        await asyncio.sleep(0)  # the machine has its step: ``state`` is no longer the old one
 
-    def renew_token(self, access_token: str) -> None:
+    async def renew_token(self, access_token: str) -> None:
         """A new access token; a client that STOPPED for want of one connects again."""
         self._alive().post(TokenRenewed(access_token=access_token, wall=wall_ms()))
+        await asyncio.sleep(0)
 
     async def send(
         self,

@@ -1,5 +1,7 @@
 """Every command as README writes it, against a real `qim up`."""
 
+import contextlib
+import io
 import itertools
 import json
 import os
@@ -13,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from qim.cli.main import main
 from qim.core.contract.ids import single_conversation_id
 from tests.integration.served import Served
 from tests.integration.up_process import UpProcess, run_qim
@@ -40,16 +43,25 @@ def data(server: UpProcess) -> str:
     return str(server.data)
 
 
+def told(*arguments: object, expect: int = 0) -> str:
+    """The standard output of a command, run in this process: a test needs many, and an interpreter costs more."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        status = main([str(argument) for argument in arguments])
+    assert status == expect, (arguments, out.getvalue())
+    return out.getvalue()
+
+
 def qim(*arguments: object, expect: int = 0) -> Any:
     """A command whose output is one JSON object."""
-    out = run_qim(*map(str, arguments), expect=expect)
+    out = told(*arguments, expect=expect)
     assert out.count("\n") == 1, out
     return json.loads(out)
 
 
 def lines(*arguments: object) -> list[dict[str, Any]]:
     """A command whose output is one JSON object a line."""
-    return [json.loads(line) for line in run_qim(*map(str, arguments)).splitlines()]
+    return [json.loads(line) for line in told(*arguments).splitlines()]
 
 
 def pulled(data: str, user: int, *more: object) -> list[str]:
@@ -70,8 +82,8 @@ def ended(*arguments: object, text: str = "") -> "subprocess.CompletedProcess[st
 
 def test_the_server_says_where_it_is(server: UpProcess) -> None:
     assert set(server.ready) >= {"ready", "tcp", "metrics", "pid"}
-    told = json.loads((server.data / "server.json").read_text())
-    assert told["tcp"] == server.ready["tcp"]
+    written = json.loads((server.data / "server.json").read_text())
+    assert written["tcp"] == server.ready["tcp"]
 
 
 def test_a_second_server_is_refused_with_the_holder(server: UpProcess) -> None:
@@ -106,7 +118,7 @@ def test_a_repeated_key_repeats_the_ack(data: str, user: int) -> None:
     first = qim(*send, "once")
     assert qim(*send, "once") == first
     assert qim(*send, "once", "--device", "other") == first, "another device, the same commit"
-    run_qim("pull", "--data", data, "--user", str(user), "--device", "third")
+    told("pull", "--data", data, "--user", user, "--device", "third")
     conflict = qim(*send, "else", "--device", "third", expect=1)
     assert conflict["code"] == "IDEMPOTENCY_CONFLICT"
     assert pulled(data, user + 1) == ["once"]
@@ -176,11 +188,11 @@ def test_nobody_there(data: str, user: int) -> None:
     send = ("send", "--data", data, "--user", user, "--to", user + 1)
     kept = ended(*send, "--server", "127.0.0.1:1", "--timeout", "0.5", "patience")
     assert kept.returncode == 3
-    told = json.loads(kept.stdout)
-    assert told["status"] == "pending"
+    ack = json.loads(kept.stdout)
+    assert ack["status"] == "pending"
     qim(*send, "second")
     assert pulled(data, user + 1) == ["patience", "second"], "it went out with the next command"
-    again = qim(*send, "patience", "--client-message-id", told["client_message_id"])
+    again = qim(*send, "patience", "--client-message-id", ack["client_message_id"])
     assert again["status"] == "acked"
     assert ended("pull", "--data", Path(data) / "none", "--user", user).returncode == 3
 
