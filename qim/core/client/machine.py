@@ -198,7 +198,7 @@ class Client:
     def _pump(self) -> None:
         if self._parts.link.may_authenticate() and not self._parts.rebuilding.must_wait():
             self._parts.link.authenticate(self._parts.pulling.cursor)
-        if self._parts.pulling.pump():
+        if self._parts.pulling.pump(rebuilding=not self._parts.rebuilding.is_done()):
             self._parts.sending.reconciled()
             self._parts.rebuilding.mailbox_reached(self._parts.pulling.covered)
             self._parts.link.sync_complete(self._parts.pulling.sync_to_seq)

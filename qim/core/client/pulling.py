@@ -84,8 +84,11 @@ class Pulling:
 
     # ---------------------------------------------------------------- pull
 
-    def pump(self) -> bool:
-        """Pull if there is reason to; True when the first sync of this connection has just ended."""
+    def pump(self, *, rebuilding: bool) -> bool:
+        """Pull if there is reason to; True when the first sync of this connection has just ended.
+
+        While ``rebuilding`` history is still to come, so nobody is told that all is here.
+        """
         context = self._context
         if (self.cursor, self.covered) != self._committed:
             context.order(
@@ -97,7 +100,7 @@ class Pulling:
         if not context.is_live() or self._asked or self._saving:
             return False
         if not self._dirty and self.covered >= self._known:
-            return self._rest()
+            return self._rest(rebuilding)
         if context.now < self._not_before:
             return False
         assert self.cursor is not None, "AUTH_OK gave a cursor"
@@ -238,12 +241,13 @@ class Pulling:
         self.cursor, self.covered = cursor, covered
         self._committed = (cursor, covered)
 
-    def _rest(self) -> bool:
+    def _rest(self, rebuilding: bool) -> bool:
         """Nothing to pull: the first sync is over, or we are caught up."""
         if not self.synced:
             self.synced = self._context.now >= self._not_before
             return self.synced
-        if self._context.state is ClientState.ONLINE and self._told != self.covered:
+        told = rebuilding or self._told == self.covered
+        if self._context.state is ClientState.ONLINE and not told:
             self._told = self.covered
             self._context.order(CaughtUp(covered_through=self.covered))
         return False

@@ -53,8 +53,8 @@ class Rebuilding:
         self.state = LocalState(state)
         self._target = target
 
-    def moves_anchors(self) -> bool:
-        """May a MAILBOX_BATCH raise anchors."""
+    def is_done(self) -> bool:
+        """Not REBUILDING: nothing older is still to come, and a MAILBOX_BATCH may raise anchors."""
         return self.state is LocalState.ONLINE
 
     def begin(self) -> None:

@@ -336,6 +336,15 @@ def test_history_part_of_the_rebuild() -> None:
     hand.hear(history(record(6)), request=request)
     assert hand.store.state is LocalState.ONLINE
     assert hand.store.anchors == {GROUP: 6}
+    assert len(hand.told(CaughtUp)) == 1
+
+
+def test_nobody_is_told_that_all_is_here_while_history_is_to_come() -> None:
+    hand = rebuilding()
+    assert not hand.told(CaughtUp)
+    ((_, request),) = hand.said(PullHistory)
+    hand.hear(history(), request=request)
+    assert len(hand.told(CaughtUp)) == 1
 
 
 @pytest.mark.parametrize("code", [ErrorCode.NOT_MEMBER, ErrorCode.NOT_FOUND, ErrorCode.FORBIDDEN])

@@ -501,7 +501,7 @@ def test_four_pulls_at_once_and_no_more() -> None:
 
 def test_a_pull_is_asked_only_when_there_is_room_for_its_answer() -> None:
     gate = online()
-    gate.step(Backlog(conn=5, bytes_queued=1))
+    gate.step(Backlog(conn=5, bytes_queued=10_000))
     for number in range(1, 5):
         gate.say(5, pull(), request=number)
     gate.owners()
@@ -516,7 +516,7 @@ def test_a_pull_is_asked_only_when_there_is_room_for_its_answer() -> None:
 
 def test_a_refused_pull_makes_room_for_the_held_one() -> None:
     gate = online()
-    gate.step(Backlog(conn=5, bytes_queued=1))
+    gate.step(Backlog(conn=5, bytes_queued=10_000))
     for number in range(1, 4):
         gate.say(5, pull(), request=number)
     gate.owners()

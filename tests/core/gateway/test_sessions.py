@@ -30,8 +30,8 @@ from qim.core.contract.rpc import (
 from qim.core.contract.wire import HEADER
 from qim.core.ports.completion import Failed, FailReason, StoreReset, StoreRole, Unknown
 from qim.core.ports.local import DrainRequested
-from qim.core.ports.network import Send
-from qim.core.ports.sockets import Accepted, Backlog, BytesReceived, CloseSocket
+from qim.core.ports.network import Received, Send
+from qim.core.ports.sockets import Accepted, Backlog, BytesReceived, CloseSocket, Write
 from qim.core.ports.store_mailbox import (
     EnterPresence,
     LeavePresence,
@@ -40,7 +40,18 @@ from qim.core.ports.store_mailbox import (
     PresenceRefreshed,
     RefreshPresence,
 )
-from tests.core.gateway.gate import MAILBOX_SEQ, WALL, Gate, auth, pull, send, token
+from tests.core.gateway.gate import (
+    MAILBOX_SEQ,
+    WALL,
+    Gate,
+    Kernel,
+    auth,
+    pull,
+    pushed,
+    send,
+    target,
+    token,
+)
 
 
 def entry(gateway: str, conn: int, epoch: int, attempt: int = 1) -> PresenceEntry:
@@ -485,46 +496,55 @@ def test_deadline_leads_to_the_idle_kill() -> None:
     assert gate.now == 1_000 + 90_000
 
 
+def small_push(number: int, epoch: int, body: bytes = b"") -> Received:
+    return Received(
+        source="m",
+        wall=WALL,
+        message=pushed(target(5, epoch, seq=number), number=number, body=body),
+    )
+
+
 def test_a_reader_that_takes_nothing_is_cut_by_frames() -> None:
     """BR-088."""
     gate = Gate()
-    gate.online(5)
-    gate.step(Backlog(conn=5, bytes_queued=1))
-    for number in range(300):
-        if gate.closed:
-            break
-        gate.say_bytes(5, encode_frame(Ping(client_time=number)))
-        for ask in gate.asked(AskWatermark):
-            gate.tell(Refused(rid=ask.rid, code=ErrorCode.UNAVAILABLE, message="no"))
-    assert 250 <= number <= 258
+    epoch = gate.online(5)
+    kernel = Kernel(gate, 5, room=10_000)
+    number = 0
+    while not gate.closed:
+        number += 1
+        kernel.after(gate.step(small_push(number, epoch)))
     frames = gate.frames(5)
     assert isinstance(frames[-1], Kicked)
     assert (frames[-1].reason, frames[-1].reconnect) == (KickReason.SLOW_CONSUMER, True)
+    waiting = kernel.queued * len(frames) // (kernel.queued + 10_000)
+    assert 256 <= waiting <= 256 + 2 * 16 * 1024 // 130, "two reports late at most"
 
 
 def test_a_reader_that_takes_nothing_is_cut_by_bytes() -> None:
     gate = Gate()
-    gate.online(5)
+    epoch = gate.online(5)
+    kernel = Kernel(gate, 5, room=0)
     most = 4 * DEFAULT.batch_bytes_max + DEFAULT.outbound_bytes_max
-    gate.step(Backlog(conn=5, bytes_queued=1))
-    gate.say(5, Ping(client_time=1))
-    assert not gate.closed
-    gate.step(Backlog(conn=5, bytes_queued=most + 1))
-    # The driver can't wait with more bytes than were written, so such a report alone changes nothing.
-    gate.watermark()
-    assert gate.node.deadline() is not None
+    number = 0
+    while not gate.closed:
+        number += 1
+        kernel.after(gate.step(small_push(number, epoch, body=bytes(100 * 1024))))
+    assert most <= kernel.queued <= most + 2 * 101 * 1024
+    assert gate.kick(5) == (KickReason.SLOW_CONSUMER, True)
 
 
-def test_a_reader_that_keeps_up_is_never_cut() -> None:
+def test_a_reader_that_is_slow_but_keeps_up_is_never_cut() -> None:
+    """Its queue is never empty and never moves by a whole step, so no report comes: no news is good news."""
     gate = Gate()
-    gate.online(5)
-    for number in range(2_000):
-        gate.now += 1
-        gate.say(5, Ping(client_time=number))
-        for ask in gate.asked(AskWatermark):
-            gate.tell(Refused(rid=ask.rid, code=ErrorCode.UNAVAILABLE, message="no"))
-        gate.step(Backlog(conn=5, bytes_queued=number % 3))
+    epoch = gate.online(5)
+    kernel = Kernel(gate, 5, room=0)
+    kernel.after(gate.step(small_push(1, epoch, body=bytes(20 * 1024))))
+    for number in range(2, 2_000):
+        effects = gate.step(small_push(number, epoch))
+        kernel.after(effects)
+        kernel.drain(sum(len(e.data) for e in effects if isinstance(e, Write)))
     assert gate.closed == []
+    assert kernel.queued > 16 * 1024
 
 
 def test_what_a_closing_connection_says_and_reports_is_not_heard() -> None:
