@@ -28,6 +28,7 @@ from qim.sim.node import Host, Node, Observe, Route
 from qim.sim.plan import Plan
 from qim.sim.registry import Registry
 from qim.sim.store import Store
+from qim.sim.strangers import Strangers
 from qim.sim.streams import Streams
 from qim.sim.workload import Workload
 from qim.sim.world import World
@@ -97,6 +98,8 @@ class Scene:
         self.client_routes: dict[str, dict[type, Route]] = {}
         self.nodes: dict[str, Node] = {}
         self.devices: dict[str, Device] = {}
+        self.twins: dict[str, Device] = {}
+        self._gone: dict[str, bool] = {}
         self.counts: dict[str, int] = {}
         self.death: BaseException | None = None
         self.audit_report: AuditReport | None = None
@@ -108,6 +111,7 @@ class Scene:
         for planned in plan.devices:
             self._add_device(planned.user_id, planned.device_id, planned.gateway)
         self.workload = Workload(self)
+        self.strangers = Strangers(self, self.make_node("stranger-1", "stranger"))
         for index, fault in enumerate(plan.faults):
             world.at(fault.at_ms, index, self._begin, fault)
 
@@ -187,18 +191,38 @@ class Scene:
     def _add_device(self, user_id: int, device_id: bytes, gateway: int) -> None:
         name = f"client-{user_id}-{device_id.decode()}"
         device = Device(self.world, user_id, device_id, name)
-        device.heard = self.history.local
         self.devices[name] = device
+        self._begin_client(name, device, gateway)
+
+    def add_twin(self, name: str) -> str:
+        """The same device once more, on a disk of its own; nothing is owed to it."""
+        first = self.devices[name]
+        twin = f"{name}-twin{1 + len(self.twins)}"
+        device = Device(self.world, first.user_id, first.device_id, twin)
+        self.twins[twin] = device
+        self.count("client.twin")
+        self._begin_client(twin, device, self._gateway_of[name])
+        return twin
+
+    def remove_twin(self, name: str) -> None:
+        """It is gone for good."""
+        self._gone[name] = True
+        node = self.nodes[name]
+        if node.alive:
+            node.crash()
+
+    def _begin_client(self, name: str, device: Device, gateway: int) -> None:
+        device.heard = self.history.local
         self.client_routes[name] = device_routes(self, device)
         self._gateway_of[name] = gateway
         node = self.make_node(name, "client")
         self.world.at(self.world.now + 1, 64, self._start, node)
 
     def _start(self, node: Node) -> None:
-        if node.alive:
+        if node.alive or node.name in self._gone:
             return
         if node.role == "client":
-            device = self.devices[node.name]
+            device = self.devices.get(node.name) or self.twins[node.name]
             hosts = client_machines(self, node, device, self._gateway_of[node.name])
         else:
             hosts = service_machines(self, node)

@@ -278,6 +278,34 @@ def _log_stall(w: Weather, i: int) -> f.Fault:
     return f.LogStall(**w.window("log_stall", i, 8_000), **place)  # type: ignore[arg-type]
 
 
+def _cursor(w: Weather, i: int) -> f.Fault:
+    return f.CursorDamaged(
+        at_ms=w.when("cursor", i),
+        node=w.draw.pick(w.clients, "cursor_node", i),
+        ancient=w.draw.chance(40, "ancient", i),
+    )
+
+
+def _twin(w: Weather, i: int) -> f.Fault:
+    node = w.draw.pick(w.clients, "twin_node", i)
+    return f.Twin(**w.window("twin", i, 6_000), node=node)
+
+
+def _garbage(w: Weather, i: int) -> f.Fault:
+    return f.Garbage(
+        at_ms=w.when("garbage", i),
+        gateway=f"gateway-{w.draw.number(1, w.topology.gateways, 'garbage_at', i)}",
+        kind=w.draw.number(0, 4, "garbage_kind", i),
+        salt=w.draw.raw("garbage_salt", i) % 2**32,
+    )
+
+
+def _user_acts(w: Weather, i: int) -> f.Fault:
+    times = w.draw.number(2, 30, "acts", i)
+    node = w.draw.pick(w.clients, "acts_node", i)
+    return f.UserActs(at_ms=w.when("acts", i), node=node, times=times)
+
+
 PROCESS: Final[tuple[Maker, ...]] = (_crash, _pause, _slow, _restart, _scale)
 CLOCK: Final[tuple[Maker, ...]] = (_wall_step, _freeze)
 REGISTRY: Final[tuple[Maker, ...]] = (_expire, _registry_replies, _registry_lags, _registry_cut)
@@ -290,7 +318,16 @@ STORE: Final[tuple[Maker, ...]] = (
     _scripts,
 )
 LOG: Final[tuple[Maker, ...]] = (_log_rates, _leader_change, _log_stall)
-CLIENT: Final[tuple[Maker, ...]] = (_sockets, _client_cut, _client_crash, _client_pause)
+CLIENT: Final[tuple[Maker, ...]] = (
+    _sockets,
+    _client_cut,
+    _client_crash,
+    _client_pause,
+    _cursor,
+    _twin,
+    _garbage,
+    _user_acts,
+)
 KINDS: Final[dict[str, tuple[Maker, ...]]] = {
     "calm": (),
     "swarm": PROCESS + CLOCK + REGISTRY + NETWORK + STORE + LOG + CLIENT,

@@ -78,12 +78,14 @@ def _writer() -> list[Mutant]:
                 f"{pipeline}.on_appended",
                 (
                     "orders.stage(commit.trace_id, OUTBOXED)",
-                    "orders.stage(commit.trace_id, OUTBOXED)\n"
-                    "        for waiter in () if commit.change else commit.waiters:\n"
-                    "            orders.answer(waiter, SendDone(rid=waiter.rid, sent_at=commit.sent_at,"
-                    " client_message_id=commit.client_message_id, message_id=commit.message_id,"
-                    " conversation_id=commit.conversation_id, conversation_seq=commit.conversation_seq,"
-                    " last_activity_id=commit.last_activity_id), 0)",
+                    (
+                        "orders.stage(commit.trace_id, OUTBOXED)\n"
+                        "        for waiter in () if commit.change else commit.waiters:\n"
+                        "            orders.answer(waiter, SendDone(rid=waiter.rid, sent_at=commit.sent_at,"
+                        " client_message_id=commit.client_message_id, message_id=commit.message_id,"
+                        " conversation_id=commit.conversation_id, conversation_seq=commit.conversation_seq,"
+                        " last_activity_id=commit.last_activity_id), 0)"
+                    ),
                 ),
             ),
         ),
@@ -179,14 +181,17 @@ def _mailbox() -> list[Mutant]:
         _mutant(
             "w_moved_by_finish_dispatch",
             "pipeline §3.2: FinishDispatch only marks, W moves with the rows alone",
-            LOST | {"watermarks", "covered_through_gap", "mailbox_seq_regression_count", "machine_died"},
+            LOST
+            | {"watermarks", "covered_through_gap", "mailbox_seq_regression_count", "machine_died"},
             rescript(
                 "finish_dispatches",
                 (
                     "local reply = {'K'}",
-                    "local reply = {'K'}\n"
-                    "local w = call('HGET', KEYS[2], 'w')\n"
-                    "if #ARGV > 3 then call('HSET', KEYS[2], 'w', sub(w, 1, 2) .. sub(ARGV[#ARGV - 1], 3, 8)) end",
+                    (
+                        "local reply = {'K'}\n"
+                        "local w = call('HGET', KEYS[2], 'w')\n"
+                        "if #ARGV > 3 then call('HSET', KEYS[2], 'w', sub(w, 1, 2) .. sub(ARGV[#ARGV - 1], 3, 8)) end"
+                    ),
                 ),
             ),
         ),
@@ -203,7 +208,9 @@ def _mailbox() -> list[Mutant]:
             "w_passes_an_unwritten_row",
             "pipeline §3.2: rows and W in one script, no W without its rows",
             {"watermarks", "covered_through_gap"} | LOST | ORPHANED,
-            rewrite("qim.core.mailbox.appending:append", ("rows=tuple(rows)", "rows=tuple(rows[1:])")),
+            rewrite(
+                "qim.core.mailbox.appending:append", ("rows=tuple(rows)", "rows=tuple(rows[1:])")
+            ),
         ),
         _mutant(
             "batch_beyond_w",
@@ -217,13 +224,16 @@ def _mailbox() -> list[Mutant]:
         _mutant(
             "mailbox_replay_from_the_end",
             "pipeline §3.2: replay starts at min W + 1",
-            LOST | {"watermarks", "machine_died", "mailbox_seq_regression_count", "covered_through_gap"},
+            LOST
+            | {"watermarks", "machine_died", "mailbox_seq_regression_count", "covered_through_gap"},
             rewrite(
                 "qim.core.mailbox.opening:on_ends_read",
                 (
                     "if verdict is Verdict.TRUSTED:",
-                    "if verdict in (Verdict.TRUSTED, Verdict.NEEDS_PREDECESSOR):\n"
-                    "        shard.next_offset = event.end",
+                    (
+                        "if verdict in (Verdict.TRUSTED, Verdict.NEEDS_PREDECESSOR):\n"
+                        "        shard.next_offset = event.end"
+                    ),
                 ),
             ),
         ),
@@ -238,7 +248,10 @@ def _edges() -> list[Mutant]:
             {"failed_but_committed", "settled_twice"},
             rewrite(
                 "qim.core.client.settling:Settling.refused",
-                ("elif _may_help(code):", "elif code != ErrorCode.TIMEOUT_UNKNOWN and _may_help(code):"),
+                (
+                    "elif _may_help(code):",
+                    "elif code != ErrorCode.TIMEOUT_UNKNOWN and _may_help(code):",
+                ),
             ),
         ),
         _mutant(
@@ -258,5 +271,8 @@ def _edges() -> list[Mutant]:
 def _unfenced(script: str) -> dict[str, str]:
     return rescript(
         script,
-        ("if held and below(epoch, held) then return {'F', held} end\n  return {'R'}", "return nil"),
+        (
+            "if held and below(epoch, held) then return {'F', held} end\n  return {'R'}",
+            "return nil",
+        ),
     )
