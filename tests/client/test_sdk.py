@@ -319,6 +319,8 @@ def test_a_machine_that_fails_its_own_assert_tells_whoever_waits(
             sending = asyncio.ensure_future(me.send("one", to=PEER))
             await server.until_heard(SendMessage)
 
+            listening = asyncio.ensure_future(first(1, me))
+
             def broken(*_: object) -> None:
                 raise AssertionError("our own bug")
 
@@ -326,6 +328,8 @@ def test_a_machine_that_fails_its_own_assert_tells_whoever_waits(
             server.cut()
             with pytest.raises(AssertionError, match="our own bug"):
                 await sending
+            with pytest.raises(AssertionError, match="the client ended"):
+                await listening
             assert me.state.state == ClientState.STOPPED
         monkeypatch.undo()
         async with device() as me:
