@@ -92,6 +92,10 @@ class UpProcess:
         """Every writer shard must have OPENed, every consumer too: before that a send would only be told to wait."""
         deadline = self._loop.time() + self._config.ready_seconds_max
         while missing := server.not_serving():
+            if broken := self._observer.violations:
+                # Waiting mends nothing here, and starting again would find the same.
+                told = "; ".join(f"{check}: {detail}" for check, detail in broken[:3])
+                raise NotReady(f"the data is left as it is and not served: {told}")
             if self._died is not None or self._loop.time() > deadline:
                 raise NotReady(f"not serving after {self._config.ready_seconds_max:g} s: {missing}")
             await asyncio.sleep(0.005)

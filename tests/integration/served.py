@@ -38,9 +38,13 @@ class Served(UpProcess):
     @property
     def store_pid(self) -> int:
         """Of its private store, its only child."""
+        (store,) = self.store_pids()
+        return store
+
+    def store_pids(self) -> list[int]:
+        """None while it is being started again."""
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
-        assert len(children) == 1, children
-        return int(children[0])
+        return [int(child) for child in children]
 
     def log(self) -> str:
         """All that was logged so far."""
