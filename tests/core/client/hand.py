@@ -29,7 +29,9 @@ SEQ = 1 << 48
 class Hand:
     """`step` feeds events; local orders are served before it returns; `said` are the client's frames since."""
 
-    def __init__(self, store: ToyLocalStore | None = None, **config: Any) -> None:
+    def __init__(
+        self, store: ToyLocalStore | None = None, *, serve: bool = True, **config: Any
+    ) -> None:
         fields: dict[str, Any] = {
             "user_id": 1,
             "device_id": b"phone",
@@ -44,7 +46,7 @@ class Hand:
         self.notices: list[Any] = []
         self.orders: list[Any] = []
         self.others: list[Any] = []
-        self.serve = True
+        self.serve = serve
         self._frames: list[tuple[Any, int]] = []
         self._decoder = FrameDecoder(FRAME_BYTES_MAX)
         self.step(Started(address="phone", wall=WALL))

@@ -39,12 +39,13 @@ from qim.core.contract.frames import (
 )
 from qim.core.contract.wire import HEADER, encode_raw
 from qim.core.ports.completion import Failed, FailReason
-from qim.core.ports.local import DrainRequested, Started
+from qim.core.ports.local import DrainRequested
 from qim.core.ports.local_store import (
     LoadLocal,
+    LocalSaved,
     LocalState,
+    MessagesSaved,
     SaveAttempt,
-    SavePending,
 )
 from qim.core.ports.observe import Count
 from qim.core.ports.sockets import Backlog, BytesReceived, Dialed, SocketClosed
@@ -290,33 +291,52 @@ def test_sync_complete_without_an_answer_is_said_again() -> None:
     assert state(hand) is ClientState.ONLINE
 
 
-def test_commands_before_the_store_is_read_wait_for_it() -> None:
-    hand = Hand(unsaved_rows_max=3)
-    hand.serve = False
-    hand.step(Started(address="again", wall=WALL))  # a second read is harmless
-    assert [type(o) for o in hand.orders] == [LoadLocal]
-
-
-def test_early_commands_are_bounded() -> None:
-    store = ToyLocalStore()
-    hand = Hand.__new__(Hand)
-    hand.serve = False
-    Hand.__init__(hand, store, unsaved_rows_max=2)
-    hand = Hand(store, unsaved_rows_max=2)
-    fresh = type(hand.client)(hand.client._context.config, choose=lambda site, key: 0)
-    (load,) = [e for e in fresh.step(1, [Started(address="x", wall=WALL)]) if hasattr(e, "op")]
-    send = {"conversation_id": None, "peer_user_id": 2, "kind": 1, "custom_type": ""}
-    from qim.core.client.vocabulary import SendRequested
-
-    commands = [
-        SendRequested(client_message_id=key(n), body=b"", retention_class=0, wall=WALL, **send)
-        for n in (1, 2, 3)
-    ]
-    effects = fresh.step(2, [*commands, SyncRequested()])
-    (refused,) = [e for e in effects if isinstance(e, SendRefused)]
+def test_commands_before_the_store_is_read_wait_for_it_in_bounds() -> None:
+    hand = Hand(serve=False, unsaved_rows_max=2)
+    for number in (1, 2, 3):
+        hand.send(number)
+    hand.step(SyncRequested())
+    (refused,) = hand.told(SendRefused)
     assert (refused.client_message_id, refused.code) == (key(3), ErrorCode.QUOTA_EXCEEDED)
-    assert [e.name for e in effects if isinstance(e, Count)] == ["client_commands_dropped"]
-    effects = fresh.step(3, [Failed(op=load.op, why=FailReason.UNREACHABLE)])
-    (load,) = [e for e in effects if isinstance(e, LoadLocal)]
-    effects = fresh.step(4, [store.serve(load)])
-    assert len([e for e in effects if isinstance(e, SavePending)]) == 2
+    assert "client_commands_dropped" in [e.name for e in hand.others if isinstance(e, Count)]
+    (load,) = hand.orders
+    hand.orders.clear()
+    hand.step(Failed(op=load.op, why=FailReason.UNREACHABLE))
+    assert not hand.orders, "not in a busy loop"
+    assert not hand.client.idle()
+    hand.advance(500)
+    assert [type(o) for o in hand.orders] == [LoadLocal]
+    hand.serve_one()
+    assert [o.row.client_message_id for o in hand.orders] == [key(1), key(2)]
+
+
+def test_what_the_store_answers_must_fit_what_was_ordered() -> None:
+    hand = Hand(serve=False)
+    (load,) = hand.orders
+    with pytest.raises(AssertionError):
+        hand.step(LocalSaved(op=load.op))
+    hand = Hand(serve=False)
+    (load,) = hand.orders
+    with pytest.raises(AssertionError):
+        hand.step(MessagesSaved(op=load.op, fresh=()))
+
+
+def test_an_attempt_that_is_not_stored_is_no_auth() -> None:
+    hand = Hand()
+    hand.store.fail_next += [SaveAttempt]
+    hand.dialing()
+    assert state(hand) is ClientState.WAITING
+    assert hand.closed == [1]
+    hand.advance(1_000)
+    hand.serve = False
+    hand.hang_up()
+    hand.advance(2_000)
+    hand.orders.clear()
+    assert state(hand) is ClientState.DIALING
+    old = hand.conn
+    hand.hang_up()
+    hand.advance(5_000)
+    assert hand.conn > old
+    (late,) = hand.orders
+    hand.step(Failed(op=late.op - 1, why=FailReason.UNREACHABLE))
+    assert state(hand) is ClientState.DIALING, "an older dial's order says nothing about this one"

@@ -14,6 +14,7 @@ from qim.core.client.vocabulary import (
     MembersRequested,
     MessageApplied,
     QueryFailed,
+    SendSettled,
     SyncRequested,
 )
 from qim.core.contract.entities import MembershipOp
@@ -25,10 +26,12 @@ from qim.core.contract.frames import (
     HistoryBatch,
     LeaveGroup,
     MembersBatch,
+    OnlineReady,
     Pong,
     PullHistory,
     PullMailbox,
     PushEvents,
+    SyncComplete,
 )
 from qim.core.ports.completion import Failed, FailReason, Unknown
 from qim.core.ports.local_store import (
@@ -36,11 +39,12 @@ from qim.core.ports.local_store import (
     SaveBatch,
     SaveHistory,
     SavePush,
+    SaveState,
 )
-from qim.core.ports.observe import StageReached
+from qim.core.ports.observe import StageReached, Violation
 from qim.core.ports.sockets import Dialed
-from tests.core.client.hand import SEQ, WALL, Hand
-from tests.core.client.said import GROUP, batch, entry, hand_in, history, key, record
+from tests.core.client.hand import SEQ, WALL, Hand, auth_ok
+from tests.core.client.said import GROUP, batch, entry, hand_in, history, key, record, state
 from tests.core.client.toy_local_store import ToyLocalStore
 
 
@@ -390,3 +394,90 @@ def test_a_page_from_before_the_cut_moves_nothing_on() -> None:
     hand.step(hand.store.serve(save))
     assert hand.store.state is LocalState.REBUILDING
     assert hand.store.anchors == {GROUP: 4}
+
+
+def test_a_moved_cursor_that_nothing_stands_behind_is_a_violation() -> None:
+    """The client's own witness of cursor_advanced_by_push."""
+    hand = hand_in(ClientState.ONLINE)
+    hand.client._parts.pulling.covered += 1
+    hand.step()
+    (violation,) = [e for e in hand.others if isinstance(e, Violation)]
+    assert violation.check == "cursor_advanced_by_push_total"
+
+
+def test_the_state_of_a_rebuild_is_stored_before_anything_else() -> None:
+    store = ToyLocalStore()
+    store.cursor, store.covered = b"c-old", SEQ - 50
+    hand = Hand(store)
+    request = hand.authenticating()
+    store.fail_next += [SaveState]
+    hand.hear(Error(code=ErrorCode.CURSOR_REBASED, message=""), request=request)
+    hand.advance(300)
+    hand.step(Dialed(conn=hand.conn))
+    assert not hand.said(Auth)
+    hand.advance(200)
+    ((auth, _),) = hand.said(Auth)
+    assert auth.cursor is None
+    assert store.state is LocalState.REBUILDING
+
+
+def test_a_rebuild_whose_target_is_overtaken_saves_the_newest() -> None:
+    """An older order that failed is not repeated over a newer one."""
+    store = ToyLocalStore()
+    store.state = LocalState.REBUILDING
+    hand = Hand(store, serve=False)
+    hand.serve_one()
+    hand.dialing()
+    hand.serve_one()
+    request = hand.authenticating()
+    hand.hear(auth_ok(), request=request)
+    (target,) = [o for o in hand.orders if isinstance(o, SaveState)]
+    assert (target.rebuild_target, target.drop_cursor) == (SEQ, False)
+    hand.orders.clear()
+    hand.serve = True
+    ((_, pull),) = hand.said(PullMailbox)
+    hand.hear(batch(SEQ), request=pull)
+    ((_, ready),) = hand.said(SyncComplete)
+    hand.hear(OnlineReady(watermark=SEQ), request=ready)
+    assert store.state is LocalState.ONLINE
+    hand.step(Failed(op=target.op, why=FailReason.UNREACHABLE))
+    hand.advance(1_000)
+    assert store.state is LocalState.ONLINE
+
+
+def test_unwanted_pages_that_can_not_be_stored_change_nothing() -> None:
+    hand = rebuilding()
+    ((_, request),) = hand.said(PullHistory)
+    hand.serve = False
+    hand.hear(history(record(4)), request=request)
+    (save,) = [o for o in hand.orders if isinstance(o, SaveHistory)]
+    hand.orders.clear()
+    hand.hang_up()
+    hand.step(Failed(op=save.op, why=FailReason.UNREACHABLE))
+    assert state(hand) is ClientState.WAITING
+
+
+def test_a_batch_that_settles_and_can_not_be_stored_unsettles() -> None:
+    hand = hand_in(ClientState.ONLINE)
+    hand.send(1)
+    hand.step(SyncRequested())
+    ((_, pull),) = hand.said(PullMailbox)
+    hand.store.fail_next += [SaveBatch]
+    own = entry(1, client_message_id=key(1), sender_id=1)
+    hand.hear(batch(SEQ + 1, own), request=pull)
+    assert not hand.told(SendSettled)
+    hand.advance(1_000)
+    for _, request in hand.said(PullMailbox):
+        hand.hear(batch(SEQ + 1, own), request=request)
+    assert [n.code for n in hand.told(SendSettled)] == [0]
+
+
+def test_a_second_own_copy_in_a_batch_settles_once() -> None:
+    hand = hand_in(ClientState.ONLINE)
+    hand.send(1)
+    hand.step(SyncRequested())
+    ((_, pull),) = hand.said(PullMailbox)
+    own = entry(1, client_message_id=key(1), sender_id=1)
+    twin = entry(2, client_message_id=key(1), sender_id=1)
+    hand.hear(batch(SEQ + 2, own, twin), request=pull)
+    assert len(hand.told(SendSettled)) == 1

@@ -102,6 +102,8 @@ def test_unknown_save_of_a_row_is_stored_once_more() -> None:
     hand.orders.clear()
     hand.store.serve(order)
     hand.step(Unknown(op=order.op))
+    assert not hand.orders, "not in a busy loop"
+    hand.advance(500)
     assert [type(o) for o in hand.orders] == [SavePending]
     assert not hand.told(SendQueued)
     hand.serve_one()

@@ -31,7 +31,14 @@ from qim.core.contract.wire import HEADER
 from qim.core.ports.completion import Failed, FailReason, StoreReset, StoreRole, Unknown
 from qim.core.ports.local import DrainRequested
 from qim.core.ports.network import Received, Send
-from qim.core.ports.sockets import Accepted, Backlog, BytesReceived, CloseSocket, Write
+from qim.core.ports.sockets import (
+    Accepted,
+    Backlog,
+    BytesReceived,
+    CloseSocket,
+    SocketClosed,
+    Write,
+)
 from qim.core.ports.store_mailbox import (
     EnterPresence,
     LeavePresence,
@@ -177,7 +184,8 @@ def test_a_presence_entry_of_a_given_up_auth_is_left_again() -> None:
     assert leave.session_epoch == epoch
 
 
-def test_a_late_sync_answer_of_a_given_up_auth_is_not_taken_for_the_next() -> None:
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_late_sync_answer_of_a_given_up_auth_is_not_taken_for_the_next(refused: bool) -> None:
     gate = Gate()
     gate.entering(5, cursor=b"old")
     (first,) = gate.asked(AskSync)
@@ -186,7 +194,9 @@ def test_a_late_sync_answer_of_a_given_up_auth_is_not_taken_for_the_next() -> No
     assert gate.refusal(5) == (ErrorCode.UNAVAILABLE, 1)
     gate.say(5, auth(), request=1)
     gate.presence()
-    gate.tell(SyncAnswer(rid=first.rid, sync_to_seq=1, has_offline=False, cursor=b"old"))
+    late = SyncAnswer(rid=first.rid, sync_to_seq=1, has_offline=False, cursor=b"old")
+    no = Refused(rid=first.rid, code=ErrorCode.CURSOR_EXPIRED, message="no")
+    gate.tell(no if refused else late)
     assert gate.frames(5) == []
     gate.synced()
     (frame,) = gate.frames(5)
@@ -661,3 +671,78 @@ def test_the_message_stores_reset_is_not_our_concern() -> None:
     gate.online(5)
     gate.step(StoreReset(op=None, store=StoreRole.MESSAGE))
     assert not gate.take(RefreshPresence)
+
+
+def test_more_than_the_bound_in_one_step_is_cut_by_the_first_report() -> None:
+    gate = Gate()
+    epoch = gate.online(5)
+    gate.step(*(small_push(n, epoch, body=bytes(100 * 1024)) for n in range(1, 20)))
+    assert gate.closed == []
+    gate.step(Backlog(conn=5, bytes_queued=1_900_000))
+    assert gate.kick(5) == (KickReason.SLOW_CONSUMER, True)
+
+
+def test_cut_for_slowness_while_it_is_refused_for_bad_bytes() -> None:
+    gate = Gate()
+    epoch = gate.online(5)
+    gate.step(Backlog(conn=5, bytes_queued=1_000_000))
+    for number in range(1, 256):
+        gate.step(small_push(number, epoch))
+    assert gate.closed == []
+    gate.say_bytes(5, HEADER.pack(1 << 30, 1, 0, 0, 0))
+    frames = gate.frames(5)
+    assert [type(frame) for frame in frames[-2:]] == [Error, Kicked]
+    assert gate.closed == [5]
+
+
+def test_gone_in_the_step_that_ends_it() -> None:
+    gate = Gate()
+    gate.online(5)
+    bad = BytesReceived(conn=5, wall=WALL, data=HEADER.pack(1 << 30, 1, 0, 0, 0))
+    effects = gate.step(bad, SocketClosed(conn=5))
+    assert not [e for e in effects if isinstance(e, Write | CloseSocket)]
+
+
+def test_an_answer_that_fits_no_order_is_our_own_bug() -> None:
+    gate = Gate()
+    gate.entering(5)
+    (enter,) = gate.take(EnterPresence)
+    with pytest.raises(AssertionError):
+        gate.node.step(gate.now, [PresenceLeft(op=enter.op)])
+
+
+def test_late_answers_about_watermarks_and_cursors_reach_nobody() -> None:
+    gate = Gate()
+    gate.entering(5)
+    (ask,) = gate.asked(AskSync)
+    gate.hang_up(5)
+    gate.tell(SyncAnswer(rid=ask.rid, sync_to_seq=1, has_offline=False, cursor=b""))
+    gate.tell(SyncAnswer(rid=ask.rid, sync_to_seq=1, has_offline=False, cursor=b""))
+    gate.tell(WatermarkAnswer(rid=ask.rid, watermarks=(1,)))
+    assert gate.counts["gateway_answers_ignored"] == 2
+    gate.take(EnterPresence)
+    gate.readying(6)
+    gate.hang_up(6)
+    gate.watermark()
+    gate.readying(7)
+    (ask2,) = gate.asked(AskWatermark)
+    gate.hang_up(7)
+    gate.tell(Refused(rid=ask2.rid, code=ErrorCode.UNAVAILABLE, message="no"))
+    gate.entering(8)
+    (ask3,) = gate.asked(AskSync)
+    gate.hang_up(8)
+    gate.tell(Refused(rid=ask3.rid, code=ErrorCode.UNAVAILABLE, message="no"))
+    assert [gate.frames(conn) for conn in (5, 6, 7, 8)] == [[], [], [], []]
+
+
+def test_a_refused_entry_of_a_given_up_auth_needs_no_leaving() -> None:
+    gate = Gate()
+    gate.entering(5)
+    gate.hang_up(5)
+    gate.presence(refused=True)
+    assert not gate.take(LeavePresence)
+    gate.entering(6)
+    gate.hang_up(6)
+    (enter,) = gate.take(EnterPresence)
+    gate.step(Unknown(op=enter.op))
+    assert gate.frames(6) == []
