@@ -87,7 +87,10 @@ class Handover:
 
     async def _confirm(self) -> None:
         """What was handed over is told."""
-        shown, self._shown = self._shown, []
+        shown = list(self._shown)
         if shown and self._driver is not None:
             await self._driver.on_store_thread(lambda store: store.mark_told(shown))
-            self._claimed.difference_update(shown)
+            # Only now: a listener cancelled meanwhile may have taken the order back with it.
+            told = frozenset(shown)
+            self._shown = [message_id for message_id in self._shown if message_id not in told]
+            self._claimed -= told

@@ -291,6 +291,32 @@ def test_two_listeners_share_and_none_is_given_twice(tmp_path: Path) -> None:
     play(scene, tmp_path)
 
 
+def test_a_cancelled_listener_neither_loses_nor_repeats(tmp_path: Path) -> None:
+    async def scene(server: ScriptedServer, device: Callable[[], Client]) -> None:
+        found: list[int] = []
+
+        async def listen(me: Client) -> None:
+            async for message in me.messages():
+                found.append(message.conversation_seq)
+
+        for number in range(1, 31):
+            server.deliver(number)
+            async with device() as me:
+                await me.sync()
+                for turns in (number % 7, number % 3):
+                    listening = asyncio.ensure_future(listen(me))
+                    for _ in range(turns):
+                        await asyncio.sleep(0)
+                    listening.cancel()
+                    await asyncio.gather(listening, return_exceptions=True)
+        async with device() as me:
+            await me.sync()
+            found += [message.conversation_seq for message in await me.take_new()]
+        assert sorted(found) == list(range(1, 31))
+
+    play(scene, tmp_path)
+
+
 def test_errors_of_queries_have_their_code(tmp_path: Path) -> None:
     async def scene(server: ScriptedServer, device: Callable[[], Client]) -> None:
         async with device() as me:
