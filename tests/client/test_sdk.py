@@ -1,12 +1,14 @@
 """What the SDK says of sends, silence, kicks, restarts and its own end."""
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from qim.client import Client, LocalStoreBusy, NotConnected, SendFailed, SendStatus
+from qim.client.local_store import LocalStore
 from qim.core.client import Client as ClientMachine
 from qim.core.client.vocabulary import ClientConfig, ClientState
 from qim.core.contract.errors import ErrorCode
@@ -291,28 +293,43 @@ def test_two_listeners_share_and_none_is_given_twice(tmp_path: Path) -> None:
     play(scene, tmp_path)
 
 
-def test_a_cancelled_listener_neither_loses_nor_repeats(tmp_path: Path) -> None:
+def test_a_cancelled_listener_neither_loses_nor_repeats(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = threading.Event()
+
+    def waits(store: LocalStore) -> int:
+        assert gate.wait(30)
+        return 0
+
+    monkeypatch.setattr(LocalStore, "pending_count", waits)
+
     async def scene(server: ScriptedServer, device: Callable[[], Client]) -> None:
-        found: list[int] = []
+        shown = asyncio.Event()
+        server.deliver(1)
 
         async def listen(me: Client) -> None:
-            async for message in me.messages():
-                found.append(message.conversation_seq)
+            async for _ in me.messages():
+                busy.append(asyncio.ensure_future(me.pending_count()))
+                await asyncio.sleep(0)
+                shown.set()
 
-        for number in range(1, 31):
-            server.deliver(number)
-            async with device() as me:
-                await me.sync()
-                for turns in (number % 7, number % 3):
-                    listening = asyncio.ensure_future(listen(me))
-                    for _ in range(turns):
-                        await asyncio.sleep(0)
-                    listening.cancel()
-                    await asyncio.gather(listening, return_exceptions=True)
+        busy: list[asyncio.Future[int]] = []
         async with device() as me:
             await me.sync()
-            found += [message.conversation_seq for message in await me.take_new()]
-        assert sorted(found) == list(range(1, 31))
+            listening = asyncio.ensure_future(listen(me))
+            await shown.wait()
+            await asyncio.sleep(0)  # now it waits for its mark, behind a store that is busy
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
+            gate.set()
+            await asyncio.gather(*busy)
+            server.deliver(2)
+            await me.sync()
+            assert [message.conversation_seq for message in await me.take_new()] == [2]
+        async with device() as me:
+            await me.sync()
+            assert await me.take_new() == []
 
     play(scene, tmp_path)
 
