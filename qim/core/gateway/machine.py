@@ -85,7 +85,6 @@ class ConnectionNode:
         )
         self._timers: list[tuple[Ms, int]] = []
         self._gauges_due: Ms = 0
-        self._gauges: dict[str, int] = {}
         self._gauges_told: tuple[int, int, int] | None = None
 
     def step(self, now: Ms, events: Sequence[GatewayEvent]) -> list[GatewayEffect]:
@@ -316,17 +315,18 @@ class ConnectionNode:
             self._context.draining_until = self._context.now + self._context.config.drain_timeout_ms
 
     def _observe(self) -> None:
-        """Lengths of what is bounded, as often as somebody could look, and only when they moved."""
+        """At most once a second, and at once when it grows quiet: no later step may come to correct a busy past."""
         context = self._context
-        if context.now < self._gauges_due:
+        connections, requests, waiters = gauges = (
+            len(context.connections),
+            len(self._requests),
+            self._owners.waiters,
+        )
+        quiet = not (requests or waiters)
+        if gauges == self._gauges_told or (context.now < self._gauges_due and not quiet):
             return
         self._gauges_due = context.now + _GAUGE_EVERY_MS
-        gauges = {
-            "gateway_connections": len(context.connections),
-            "gateway_requests": len(self._requests),
-            "gateway_owner_waiters": self._owners.waiters,
-        }
-        for name, value in gauges.items():
-            if self._gauges.get(name) != value:
-                context.order(Gauge(name=name, value=value))
-        self._gauges = gauges
+        self._gauges_told = gauges
+        context.order(Gauge(name="gateway_connections", value=connections))
+        context.order(Gauge(name="gateway_requests", value=requests))
+        context.order(Gauge(name="gateway_owner_waiters", value=waiters))
