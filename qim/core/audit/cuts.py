@@ -78,7 +78,9 @@ class Cuts:
                     reply.barrier_epoch if found else 0
                 )
             case CheckpointOf():
-                self._run.partitions[purpose.number].checkpoint = reply.checkpoint
+                cut = self._run.partitions[purpose.number]
+                cut.checkpoint = reply.checkpoint
+                self._run.reset |= not cut.seen_in(reply.incarnation)
             case _:
                 assert isinstance(purpose, StateOf), purpose
                 take_state(self._run, purpose, reply)
@@ -108,10 +110,8 @@ def shard_is_behind(shard: ShardCut) -> bool:
 
 
 def take_state(run: AuditRun, purpose: StateOf, reply: ShardStateRead) -> None:
-    """A mailbox shard's state; another incarnation than before voids what was read (pipeline.md §0)."""
+    """A mailbox shard's state; another incarnation than before voids what was read."""
     shard = run.shards[purpose.number]
-    if shard.incarnation not in (b"", reply.incarnation):
-        run.reset = True
-    shard.incarnation = reply.incarnation
+    run.reset |= not shard.seen_in(reply.incarnation)
     shard.trim = max(shard.trim, reply.trim)
     shard.min_watermark = reply.min_watermark if reply.base >= 0 else -1

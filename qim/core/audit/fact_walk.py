@@ -131,6 +131,8 @@ class FactWalk:
         """Never a pending one: its mark is still to come, and would find nothing to mark."""
         if not self._evidence.config.advance_coverage or self._run.orphans_total:
             return
+        if not cut.incarnation:
+            return  # nothing of this partition's store was read, so nothing of it is covered
         behind = [
             fact.message_id
             for fact in read.facts
@@ -140,7 +142,7 @@ class FactWalk:
         request = AdvanceCoverage(
             op=0,
             partition=cut.number,
-            incarnation=b"",
+            incarnation=cut.incarnation,
             covered_to=cut.judged_to,
             drop_facts=tuple(behind),
         )

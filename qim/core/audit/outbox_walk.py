@@ -154,6 +154,7 @@ class OutboxWalk:
 
     def _take_receipts(self, window: Window, reply: SourceRead) -> None:
         """The checkpoint counts that stood in the same script as the rows: a lost tail takes both or neither."""
+        self._evidence.run.reset |= not window.cut.seen_in(reply.incarnation)
         first = window.receipts_to == window.low
         window.checkpoint = reply.checkpoint if first else min(window.checkpoint, reply.checkpoint)
         for offset, encoded in reply.receipts:

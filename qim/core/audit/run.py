@@ -26,11 +26,18 @@ class PartitionCut(Struct, kw_only=True):
     start: int = 0
     end: int = 0
     checkpoint: int = -1
+    incarnation: bytes = b""
     initial_epoch: int | None = None
     barrier_offsets: list[int] = []
     barrier_epochs: list[int] = []
     walked_to: int = 0
     covered: list[CoveredRange] = []
+
+    def seen_in(self, incarnation: bytes) -> bool:
+        """Whether the store is still the one this partition's evidence came from (pipeline.md §0)."""
+        same = self.incarnation in (b"", incarnation)
+        self.incarnation = incarnation
+        return same
 
     def epoch_before(self, offset: int) -> int:
         """The greatest epoch of a barrier below ``offset`` (pipeline.md §1.7), of those walked past."""
@@ -70,6 +77,12 @@ class ShardCut(Struct, kw_only=True):
     min_watermark: int = -1
     trim: int = 0
     walked_to: int = 0
+
+    def seen_in(self, incarnation: bytes) -> bool:
+        """Whether the store is still the one this shard's evidence came from (pipeline.md §0)."""
+        same = self.incarnation in (b"", incarnation)
+        self.incarnation = incarnation
+        return same
 
     def seq(self, offset: int) -> int:
         """mailbox_seq of a dispatch offset, under the shard_epoch of the record behind min W."""

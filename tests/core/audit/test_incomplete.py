@@ -444,6 +444,33 @@ def test_a_shard_seen_in_two_incarnations_begins_the_run_anew(toy: Toy) -> None:
     assert len([one for one in toy.asked if is_a(one, "ReadEnds")]) == 2 * 6
 
 
+@pytest.mark.parametrize("look", [2, 3])
+def test_a_partition_seen_in_two_incarnations_begins_the_run_anew(toy: Toy, look: int) -> None:
+    toy.passed(0, 0)  # so that the cut is looked at twice, and then the receipts
+    looks = 0
+
+    def trouble(request: Any) -> None:
+        nonlocal looks
+        if is_a(request, "ReadSource") and request.partition == 0:
+            looks += 1
+            if looks == look:
+                toy.sources[0].incarnation = b"run/other"
+                toy.passed(0, 3)
+
+    toy.trouble = trouble
+    report = toy.audit(attempts_max=2)
+    assert (report.verdict, report.incomplete) == (Verdict.CLEAN, ())
+    assert len([one for one in toy.asked if is_a(one, "ReadEnds")]) == 2 * 6
+    assert toy.sources[0].covered_to == 4
+
+
+def test_without_a_store_nothing_is_covered_and_no_cursor_moves(toy: Toy) -> None:
+    toy.trouble = lambda request: failed(request) if is_a(request, "ReadSource") else None
+    incomplete(toy.audit())
+    assert not [one for one in toy.asked if is_a(one, "AdvanceCoverage")]
+    assert len(toy.sources[0].facts) == 4
+
+
 def to_the_end(toy: Toy, auditor: Any, effects: list[Any]) -> list[AuditFinished]:
     """Answer everything until nothing is left to do."""
     finished: list[AuditFinished] = []

@@ -118,6 +118,7 @@ class Source(Struct):
     dead_letters: dict[int, bytes] = {}
     facts: dict[bytes, CommitAuditFact] = {}
     covered_to: int = 0
+    incarnation: bytes = b"run/m"
 
 
 class Sent(Struct, kw_only=True):
@@ -409,6 +410,7 @@ class Toy:
                 )
             case AdvanceCoverage():
                 source = self.sources[request.partition]
+                assert request.incarnation == source.incarnation
                 source.covered_to = max(source.covered_to, request.covered_to)
                 for fact in request.drop_facts:
                     source.facts.pop(fact, None)
@@ -436,6 +438,7 @@ class Toy:
         ]
         return SourceRead(
             op=request.op,
+            incarnation=source.incarnation,
             checkpoint=source.checkpoint,
             applied=0,
             receipts=receipts,
