@@ -35,6 +35,8 @@ from qim.sim.world import World
 
 DOOM_PATIENCE_MS: Final = 100
 """A process that orders nothing is killed between two steps."""
+EFFECT_PATIENCE_MS: Final = 1_500
+"""As long as that it waits for the order it is to die at."""
 DRAIN_LOOK_MS: Final = 20
 DRAIN_MAX_MS: Final = 10_000
 SUPERVISOR_MS: Final = 300
@@ -249,8 +251,8 @@ class Scene:
         """The wall clock of a process, or of the log."""
         return self.log.wall if name == "log" else self.nodes[name].wall
 
-    def kill(self, name: str, salt: int, down_ms: int) -> None:
-        """kill -9 between two effects of the next step."""
+    def kill(self, name: str, salt: int, down_ms: int, at_effect: str = "") -> None:
+        """kill -9 between two effects of the next step, or around the next order named ``at_effect``."""
         node = self.nodes.get(name)
         if node is None or not node.alive:
             return
@@ -258,17 +260,20 @@ class Scene:
         if node.paused:
             node.crash()
             return
-        node.doom, node.doom_pauses = salt, False
-        self.world.at(self.world.now + DOOM_PATIENCE_MS, 0, self._impatient, node)
+        self._doom(node, salt, at_effect, pauses=False)
 
-    def stop(self, name: str, salt: int) -> int:
-        """SIGSTOP between two effects of the next step; the generation that is stopped."""
+    def stop(self, name: str, salt: int, at_effect: str = "") -> int:
+        """SIGSTOP likewise; the generation that is stopped."""
         node = self.nodes.get(name)
         if node is None or not node.alive or node.paused:
             return -1
-        node.doom, node.doom_pauses = salt, True
-        self.world.at(self.world.now + DOOM_PATIENCE_MS, 0, self._impatient, node)
+        self._doom(node, salt, at_effect, pauses=True)
         return node.generation
+
+    def _doom(self, node: Node, salt: int, at_effect: str, *, pauses: bool) -> None:
+        node.doom, node.doom_pauses, node.doom_effect = salt, pauses, at_effect
+        patience = EFFECT_PATIENCE_MS if at_effect else DOOM_PATIENCE_MS
+        self.world.at(self.world.now + patience, 0, self._impatient, node)
 
     def _impatient(self, node: Node) -> None:
         if node.doom is None or not node.alive:

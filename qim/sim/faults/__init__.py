@@ -25,6 +25,7 @@ from qim.sim.faults.process import (
     Restart,
     ScaleOut,
     SlowNode,
+    Usurper,
     WallStep,
 )
 from qim.sim.faults.store import (
@@ -41,6 +42,7 @@ Fault = (
     | SlowNode
     | Restart
     | ScaleOut
+    | Usurper
     | WallStep
     | ClockFreeze
     | LeaseExpires
@@ -105,6 +107,7 @@ __all__ = [
     "TopicRecreated",
     "Twin",
     "UserActs",
+    "Usurper",
     "WallStep",
     "tag_of",
 ]

@@ -3,7 +3,12 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from qim.core.contract.logvalue import barrier_value
+from qim.core.ports.completion import StoreRole
 from qim.core.ports.local import DrainRequested
+from qim.core.ports.log import Append, LogRecord, Topic
+from qim.core.ports.registry import Resource, Role
+from qim.core.ports.store_message import OpenShard, ShardOpened
 from qim.sim.faults.base import FaultBase
 
 if TYPE_CHECKING:
@@ -11,14 +16,18 @@ if TYPE_CHECKING:
 
 
 class Crash(FaultBase, frozen=True, kw_only=True, gc=False, tag="crash"):
-    """kill -9 between two effects of the next step (``salt`` says which), then a new process after ``down_ms``."""
+    """kill -9 between two effects of the next step (``salt`` says which), then a new process after ``down_ms``.
+
+    With ``at_effect``: right before or after the next order of that name.
+    """
 
     node: str
     salt: int = 0
     down_ms: int = 500
+    at_effect: str = ""
 
     def begin(self, scene: "Scene") -> None:
-        scene.kill(self.node, self.salt, self.down_ms)
+        scene.kill(self.node, self.salt, self.down_ms, self.at_effect)
 
 
 class Pause(FaultBase, frozen=True, kw_only=True, gc=False, tag="pause"):
@@ -26,9 +35,10 @@ class Pause(FaultBase, frozen=True, kw_only=True, gc=False, tag="pause"):
 
     node: str
     salt: int = 0
+    at_effect: str = ""
 
     def begin(self, scene: "Scene") -> Callable[[], None]:
-        generation = scene.stop(self.node, self.salt)
+        generation = scene.stop(self.node, self.salt, self.at_effect)
 
         def resume() -> None:
             scene.resume(self.node, generation)
@@ -97,3 +107,35 @@ class ClockFreeze(FaultBase, frozen=True, kw_only=True, gc=False, tag="freeze"):
                 clock.thaw(scene.world.now)
 
         return thaw
+
+
+class Usurper(FaultBase, frozen=True, kw_only=True, gc=False, tag="usurper"):
+    """Another process takes a writer shard, opens it, and is never seen again; its barrier lands ``late_ms`` later."""
+
+    number: int
+    late_ms: int = 0
+
+    def begin(self, scene: "Scene") -> None:
+        resource = Resource(role=Role.WRITER, number=self.number)
+        epoch = scene.registry.usurp(resource)
+        host = scene.strangers.host
+        store = scene.stores[StoreRole.MESSAGE]
+        if scene.world.now < store.down_until:
+            return
+        request = OpenShard(op=0, shard=self.number, epoch=epoch, fresh_key=b"usurper" + bytes(9))
+        answer = store.ask(request)
+        scene.history.store(host, request, answer)
+        if not isinstance(answer, ShardOpened):
+            return
+        scene.count("writer.usurped")
+        barrier = LogRecord(key=b"", value=barrier_value(epoch))
+        effect = Append(
+            op=0, topic=Topic.OUTBOX, partition=self.number, epoch=epoch, records=(barrier,)
+        )
+
+        def landed(_: object) -> None:
+            (stored,) = scene.log.put(host, effect)
+            if not self.late_ms:
+                scene.registry.lease(resource).barriers.append((epoch, stored.offset))
+
+        scene.world.at(scene.world.now + self.late_ms, 0, landed, None)
