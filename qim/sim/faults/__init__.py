@@ -1,6 +1,6 @@
 """Everything that can go wrong in a world, a class each; a plan holds instances (simulator.md, "Faults").
 
-``begin`` makes it happen, what it gives back ends it at ``until_ms`` (kinds that only begin give nothing). ``expected``
+``begin`` makes it happen, what it gives back ends it at ``until_ms`` (kinds that only begin give nothing). ``expected()``
 says what the world must make of it: ``tolerated`` (ends clean) or the name of the check that must fire, silence being the
 failure.
 """

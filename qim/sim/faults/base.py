@@ -16,7 +16,11 @@ class FaultBase(Struct, frozen=True, kw_only=True, gc=False):
 
     at_ms: int
     until_ms: int = 0
-    expected: ClassVar[str] = TOLERATED
+    tolerated: ClassVar[bool] = True
+
+    def expected(self) -> str:
+        """TOLERATED, or the name of the check that must fire, silence being the failure."""
+        return TOLERATED
 
     def begin(self, scene: "Scene") -> Callable[[], None] | None:
         """Make it happen; give back what undoes it at ``until_ms``."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
+from qim.core.contract.invariants import Invariant
 from qim.core.ports.log import Topic
 from qim.sim.faults.base import FaultBase
 
@@ -70,7 +71,13 @@ class TopicRecreated(FaultBase, frozen=True, kw_only=True, gc=False, tag="topic_
 
     topic: Topic
     partition: int
-    expected: ClassVar[str] = "position_mismatch"
+    tolerated: ClassVar[bool] = False
+
+    def expected(self) -> str:
+        """The same shard_epoch over another topic is a counter that went back (contract.md, The five invariants)."""
+        if self.topic is Topic.DISPATCH:
+            return Invariant.MAILBOX_SEQ_REGRESSION
+        return "position_mismatch"
 
     def begin(self, scene: "Scene") -> None:
         scene.log.recreate(scene.log.partitions[self.topic, self.partition], 2)
@@ -81,7 +88,11 @@ class RetentionPasses(FaultBase, frozen=True, kw_only=True, gc=False, tag="reten
 
     topic: Topic
     partition: int
-    expected: ClassVar[str] = "position_mismatch"
+    tolerated: ClassVar[bool] = False
+
+    def expected(self) -> str:
+        """A position below the log's start (pipeline.md §7)."""
+        return "position_mismatch"
 
     def begin(self, scene: "Scene") -> None:
         partition = scene.log.partitions[self.topic, self.partition]
