@@ -1,25 +1,28 @@
 """`qim up` under load from a client in another process: what is acked and what is pulled, a second and a CPU-second.
 
-    python bench/pipeline.py [--seconds 8] [--rounds 3] [--users 32] [--json FILE] [--fsync everysec|always]
+    python bench/pipeline.py [--seconds 8] [--rounds 3] [--users 30] [--window 16] [--json FILE]
 
 Two workloads, 1:1 and a 10-member group, each first with closed windows (the maximum), then paced at half of it (ack and
-end-to-end latency). Server and client share the machine. A delivery counts when PULL_MAILBOX brought it to the recipient.
+end-to-end latency). Server and client share the machine. A delivery counts when PULL_MAILBOX brought it to the recipient;
+every commit of the logs is fsynced, whatever ``--fsync`` says of the hot store, which is rebuilt from them.
+
+``limit`` names what was busiest at the maximum: the event loop (CPU of its thread), the log thread (share of the time
+inside a commit, waiting for the disk included), the store's or the client's CPU. Where none is near 1, the round trips
+between them are the limit, and a wider window would show more throughput for more latency.
 """
 
 import argparse
 import asyncio
-import contextlib
 import json
 import os
-import platform
 import shutil
-import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+from _processes import Server, machine, median_of
 
 from qim.core.contract.frames import (
     Auth,
@@ -41,7 +44,7 @@ from qim.core.contract.wire import FRAME_BYTES_MAX, FrameDecoder
 
 BODY = b"x" * 100
 PUSH_OPCODE = PushEvents.OPCODE
-ACK_OPCODE = SendAck.OPCODE
+WORKLOADS = {"1:1": 0, "group of 10": 10}
 
 
 class Meter:
@@ -173,7 +176,9 @@ class Device(asyncio.Protocol):
 class Load:
     """All devices of one workload."""
 
-    def __init__(self, address: str, secret: bytes, users: int, group_size: int) -> None:
+    def __init__(
+        self, address: str, secret: bytes, *, users: int, group_size: int, window: int
+    ) -> None:
         self.address = address
         self.secret = secret
         self.users = users
@@ -183,7 +188,7 @@ class Load:
         self.meter = Meter()
         self.running = False
         self.closed_window = False
-        self.window = int(os.environ.get("QIM_BENCH_WINDOW", "16"))
+        self.window = window
         self.last_error = ""
         self.devices: list[Device] = []
         self.groups: dict[int, bytes] = {}
@@ -225,25 +230,22 @@ class Load:
             )
             self.groups[number] = await asyncio.wait_for(creator.group, 20)
 
-    async def maximum(self, seconds: float) -> tuple[Meter, float]:
-        """Closed windows for a while; a second of warm-up is not counted."""
+    def open_windows(self) -> None:
+        """Every device keeps ``window`` sends in flight from now on."""
         self.running = self.closed_window = True
         for device in self.devices:
             device.fill()
-        await asyncio.sleep(1.0)
-        self.meter = Meter()
-        start = time.perf_counter()
-        await asyncio.sleep(seconds)
-        meter, elapsed = self.meter, time.perf_counter() - start
+
+    async def close_windows(self) -> None:
+        """Send nothing more, wait until everything has arrived."""
         self.running = self.closed_window = False
         await self.settle()
-        return meter, elapsed
 
     async def paced(self, rate: float, seconds: float) -> Meter:
         """Open loop at ``rate`` sends a second, round robin over the devices."""
         self.sent.clear()
-        self.meter = Meter()
         start, count = time.perf_counter(), 0
+        self.meter = Meter()
         while (elapsed := time.perf_counter() - start) < seconds:
             while count < elapsed * rate:
                 self.devices[count % len(self.devices)].send()
@@ -265,78 +267,83 @@ class Load:
             await asyncio.sleep(0.3)
 
 
-def cpu_seconds(pids: list[int]) -> float:
-    """User and system time of processes, from the kernel."""
-    total = 0.0
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return total
-
-
-def children(pid: int) -> list[int]:
-    """Direct children (the private store)."""
-    with contextlib.suppress(OSError):
-        return [
-            int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        ]
-    return []
-
-
 def quantile(values: list[float], share: float) -> float:
     """Nearest-rank quantile, 0 of nothing."""
     return sorted(values)[min(int(len(values) * share), len(values) - 1)] if values else 0.0
 
 
-async def measure(
-    server: dict[str, Any], secret: bytes, args: argparse.Namespace, group: int
-) -> dict[str, Any]:
-    """One workload against a running server."""
-    load = Load(server["tcp"], secret, args.users, group)
-    await load.connect()
-    pid = server["pid"]
-    store = children(pid)
-    before, before_store = cpu_seconds([pid]), cpu_seconds(store)
-    own = time.process_time()
-    meter, elapsed = await load.maximum(args.seconds)
-    used, used_store = cpu_seconds([pid]) - before, cpu_seconds(store) - before_store
+async def maximum(load: Load, server: Server, args: argparse.Namespace) -> dict[str, Any]:
+    """Closed windows: throughput and who was how busy, all taken over the same span after the warm-up."""
+    load.open_windows()
+    await asyncio.sleep(args.warmup)
+    told, used, own = server.metrics(), server.cpu(), time.process_time()
+    load.meter, start = Meter(), time.perf_counter()
+    await asyncio.sleep(args.seconds)
+    meter, elapsed = load.meter, time.perf_counter() - start
     own = time.process_time() - own
-    acked = meter.acked / elapsed
-    paced = await load.paced(acked / 2, args.seconds)
+    used = {name: seconds - used[name] for name, seconds in server.cpu().items()}
+    told = {name: value - told.get(name, 0.0) for name, value in server.metrics().items()}
+    load.meter = Meter()
+    await load.close_windows()
+    commits = told.get('qim_log_commits{label=""}', 0.0)
+    busy = {
+        "loop": used["loop"] / elapsed,
+        "log": told.get('qim_log_busy_us{label=""}', 0.0) / 1e6 / elapsed,
+        "store": used["store"] / elapsed,
+        "client": own / elapsed,
+    }
+    return {
+        "acked_per_s": meter.acked / elapsed,
+        "delivered_per_s": meter.delivered / elapsed,
+        "acked_per_cpu_s": meter.acked / max(used["server"] + used["store"], 0.001),
+        "delivered_per_cpu_s": meter.delivered / max(used["server"] + used["store"], 0.001),
+        "fsyncs_per_s": commits / elapsed,
+        "acked_per_fsync": meter.acked / max(commits, 1.0),
+        "server_cores": used["server"] / elapsed,
+        **{f"{name}_busy": share for name, share in busy.items()},
+        "limit": max(busy, key=lambda name: busy[name]),
+        "errors": meter.errors,
+    }
+
+
+async def measure(server: Server, args: argparse.Namespace, group: int) -> dict[str, Any]:
+    """One workload against a running server: the maximum, then half of it."""
+    secret = (server.data / "secret").read_bytes()
+    load = Load(server.said["tcp"], secret, users=args.users, group_size=group, window=args.window)
+    await load.connect()
+    result = await maximum(load, server, args)
+    paced = await load.paced(result["acked_per_s"] / 2, args.seconds)
     for device in load.devices:
         device.transport.close()
     await asyncio.sleep(0.2)
-    return {
-        "acked_per_s": acked,
-        "delivered_per_s": meter.delivered / elapsed,
-        "acked_per_cpu_s": meter.acked / max(used + used_store, 0.001),
-        "server_cores": used / (elapsed + 1),
-        "store_cores": used_store / (elapsed + 1),
-        "client_cores": own / (elapsed + 1),
-        "ack_p50_ms": quantile(paced.ack_ms, 0.5),
-        "ack_p99_ms": quantile(paced.ack_ms, 0.99),
-        "end_p50_ms": quantile(paced.end_ms, 0.5),
-        "end_p99_ms": quantile(paced.end_ms, 0.99),
-        "errors": meter.errors + paced.errors,
-        "last_error": load.last_error,
-    }
+    for name, values in (("ack", paced.ack_ms), ("end", paced.end_ms)):
+        result[f"{name}_p50_ms"] = quantile(values, 0.5)
+        result[f"{name}_p99_ms"] = quantile(values, 0.99)
+    result["errors"] += paced.errors
+    result["last_error"] = load.last_error
+    return result
 
 
 def round_of(args: argparse.Namespace, group: int) -> dict[str, Any]:
     """A fresh server, one workload."""
     data = Path(tempfile.mkdtemp(prefix="qim-bench-"))
-    command = [sys.executable, "-m", "qim", "up", "--data", str(data), "--tcp", "127.0.0.1:0"]
-    command += ["--metrics", "127.0.0.1:0", "--log", os.devnull, "--fsync", args.fsync]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    server = Server(data, "--log", os.devnull, "--fsync", args.fsync, wrapper=tuple(args.wrapper))
     try:
-        assert process.stdout is not None
-        server = json.loads(process.stdout.readline())
-        return asyncio.run(measure(server, (data / "secret").read_bytes(), args, group))
+        result = asyncio.run(measure(server, args, group))
     finally:
-        process.terminate()
-        process.wait(timeout=60)
+        accounting = server.stop()
         shutil.rmtree(data, ignore_errors=True)
+    return result | accounting
+
+
+def table(results: dict[str, dict[str, Any]], rounds: int) -> str:
+    """The figures, a column a workload."""
+    lines = [f"{f'median of {rounds}':>20}" + "".join(f"{name:>14}" for name in results)]
+    for key in next(iter(results.values())):
+        cells = [results[name][key] for name in results]
+        shown = [f"{cell:>14.2f}" if isinstance(cell, float) else f"{cell!s:>14}" for cell in cells]
+        lines.append(f"{key:>20}" + "".join(shown))
+    return "\n".join(lines)
 
 
 def main() -> int:
@@ -344,29 +351,26 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("--seconds", type=float, default=6.0, help="of each measured span")
+    parser.add_argument("--warmup", type=float, default=2.0, help="seconds before it")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--users", type=int, default=30)
-    parser.add_argument("--json", type=Path, default=None)
+    parser.add_argument("--window", type=int, default=16, help="sends a device keeps in flight")
     parser.add_argument("--fsync", default="everysec", choices=["everysec", "always"])
+    parser.add_argument("--only", choices=list(WORKLOADS), default=None)
+    parser.add_argument("--json", type=Path, default=None)
+    parser.add_argument("--wrapper", nargs="+", default=["-m", "qim"], help=argparse.SUPPRESS)
     args = parser.parse_args()
-    workloads = {"1:1": 0, "group of 10": 10}
+    where = machine()
     results: dict[str, dict[str, Any]] = {}
-    for name, group in workloads.items():
-        rounds = [round_of(args, group) for _ in range(args.rounds)]
-        results[name] = {
-            key: statistics.median(one[key] for one in rounds)
-            if isinstance(value, int | float)
-            else value
-            for key, value in rounds[0].items()
-        }
-    keys = [key for key in next(iter(results.values())) if key != "last_error"]
-    print(f"{'median of ' + str(args.rounds):>16}  " + "".join(f"{name:>14}" for name in results))
-    for key in keys:
-        print(f"{key:>16}  " + "".join(f"{results[name][key]:>14.1f}" for name in results))
+    for name, group in WORKLOADS.items():
+        if args.only in (None, name):
+            results[name] = median_of([round_of(args, group) for _ in range(args.rounds)])
+    print(table(results, args.rounds))
     report = {
-        "machine": platform.processor() or platform.machine(),
-        "cores": os.cpu_count(),
+        "machine": where,
+        "options": {"users": args.users, "window": args.window, "fsync": args.fsync},
+        "rounds": args.rounds,
         "results": results,
     }
     print(json.dumps(report))

@@ -8,8 +8,11 @@
 -- Uses: compare, guard, rows, overlays
 -- allow-file (..): the parts have the width of what they replace
 
-local refused = foreign() or refusal(call('HGET', KEYS[2], 'e'), ARGV[2])
+local shard = call('HMGET', KEYS[2], 'e', 'h')
+local refused = foreign() or refusal(shard[1], ARGV[2])
 if refused then return refused end
+local NONE = '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
+local newest = shard[2] or NONE
 
 local found, item = {}, 0
 for key = 6, #KEYS, 2 do
@@ -34,6 +37,8 @@ for i = 1, item do
     call('SET', KEYS[key], '\5' .. sub(held, 2))
     call('HSET', KEYS[4], sub(member, 25), ARGV[2 + 2 * i])
     call('ZREM', KEYS[3], member)
+    newest = greater(newest, sub(member, 25))
   end
 end
+if newest ~= shard[2] and newest ~= NONE then call('HSET', KEYS[2], 'h', newest) end
 return {'K'}

@@ -11,6 +11,7 @@ from qim.core.contract.sequences import U64_MAX
 DATA_VARIABLE: Final = "QIM_DATA"
 TOKEN_VARIABLE: Final = "QIM_TOKEN"
 DEFAULT_DATA: Final = Path(".qim/data")
+RETENTION_DAYS_MAX: Final = 3_650
 
 
 class UsageError(Exception):
@@ -53,6 +54,16 @@ def address(text: str) -> tuple[str, int]:
     if not colon or not host or not 0 <= number <= 65535 or (":" in host and host[0] != "["):
         raise argparse.ArgumentTypeError(f"expected HOST:PORT, got {text!r}")
     return host.strip("[]"), number
+
+
+def tenant_days(text: str) -> tuple[str, int]:
+    """TENANT=DAYS, 1..3650 days."""
+    tenant, equals, days = text.rpartition("=")
+    number = int(days) if days.isascii() and days.isdigit() else 0
+    if not equals or not tenant or not 1 <= number <= RETENTION_DAYS_MAX:
+        wanted = f"TENANT=DAYS with 1 to {RETENTION_DAYS_MAX} days"
+        raise argparse.ArgumentTypeError(f"expected {wanted}, got {text!r}")
+    return tenant, number
 
 
 def server(text: str) -> str:

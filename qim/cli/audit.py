@@ -3,8 +3,6 @@
 import argparse
 import json
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +12,6 @@ from qim.cli.command import Subparsers, add_command
 from qim.cli.data_files import NotRunning, running_server
 from qim.cli.exit_codes import Exit
 from qim.cli.output import print_json, say
-from qim.core.audit import Verdict
-from qim.services.audit_report import report_as_json, report_as_text
 
 DEFAULT_TIMEOUT_SECONDS = 320.0
 LOOK_SECONDS = 0.2
@@ -53,6 +49,10 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
+    # Here and below: the commands of a client don't wait for what only an audit needs.
+    from qim.core.audit import Verdict
+    from qim.services.audit_report import report_as_text
+
     data = args.data or default_data()
     if not DataDirectory(data).registry_database.exists():
         raise UsageError(f"{data} is no data directory of a server: nothing there to audit")
@@ -70,6 +70,8 @@ def _run(args: argparse.Namespace) -> int:
 
 def _report(data: Path, timeout: float) -> dict[str, Any]:
     """From the server where one runs, else from its files; one that is just starting or stopping is waited for."""
+    from qim.cli.refusals import REFUSALS
+    from qim.services.audit_report import report_as_json
     from qim.services.up import audit_stopped
 
     deadline = time.monotonic() + timeout
@@ -80,14 +82,19 @@ def _report(data: Path, timeout: float) -> dict[str, Any]:
             pass
         try:
             return report_as_json(audit_stopped(data))
-        except DataDirectoryHeld:
+        except DataDirectoryHeld as held:
             if time.monotonic() > deadline:
-                raise
+                raise UsageError(str(held)) from None
+        except REFUSALS as error:
+            raise UsageError(str(error)) from None
         time.sleep(LOOK_SECONDS)
 
 
 def _asked(metrics: str, timeout: float) -> dict[str, Any]:
     """POST /audit. Raises ConnectionError where nobody listens, TimeoutError."""
+    import urllib.error
+    import urllib.request
+
     say(f"auditing the running server at {metrics}")
     request = urllib.request.Request(f"http://{metrics}/audit", data=b"", method="POST")
     try:

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from qim.adapters.embedded.data_directory import DataDirectoryHeld
 from qim.cli.arguments import UsageError
 from qim.cli.data_files import NotRunning
 from qim.cli.exit_codes import Exit
@@ -51,7 +50,7 @@ def run_command(args: argparse.Namespace) -> int:
         return _told(args, str(error), Exit.USAGE)
     except SendFailed as error:
         return _told(args, f"refused: {refusal(error.code)}", Exit.FAILED)
-    except (LocalStoreUnusable, DataDirectoryHeld) as error:
+    except LocalStoreUnusable as error:
         return _told(args, str(error), Exit.FAILED)
     except NotRunning as error:
         return _told(args, str(error), Exit.UNREACHABLE)

@@ -60,35 +60,40 @@ def add_parsers(subparsers: Subparsers) -> None:
 
 async def _pull(args: argparse.Namespace) -> int:
     target = target_of(args)
+    printer = Printer(as_json=args.json, user=target.user_id)
     async with connected(target) as client:
-        await client.sync(args.timeout)
-        printed = await _print_what_is_here(client, args.json, target.user_id)
-        if printed == 0 and args.wait:
-            printed = await _print_what_comes(client, args.json, target.user_id, args.wait)
+        await _sync(client, printer, args.timeout)
+        if printer.printed == 0 and args.wait:
+            await _print_what_comes(client, printer, args.wait)
     if not args.json:
-        say(f"{printed} new" if printed else "nothing new")
+        say(f"{printer.printed} new" if printer.printed else "nothing new")
     return int(Exit.DONE)
 
 
-async def _print_what_is_here(client: Client, as_json: bool, user: int) -> int:
-    printed = 0
-    async for message in client.messages(follow=False):
-        _print(message, as_json, user)
-        printed += 1
-    return printed
+async def _sync(client: Client, printer: "Printer", timeout: float) -> None:
+    """To now, printing as it comes; the time-out is one without progress."""
+    printing = asyncio.ensure_future(printer.follow(client))
+    try:
+        while True:
+            before = printer.printed
+            try:
+                await client.sync(timeout)
+                break
+            except NotConnected as error:
+                if error.refused or printer.printed == before:
+                    raise
+    finally:
+        printing.cancel()
+        await asyncio.gather(printing, return_exceptions=True)
+    await printer.print_all(client)
 
 
-async def _print_what_comes(client: Client, as_json: bool, user: int, wait: float) -> int:
+async def _print_what_comes(client: Client, printer: "Printer", wait: float) -> None:
     """The first new message within ``wait`` seconds, and what came with it."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(wait):
-            async for message in client.messages():
-                _print(message, as_json, user)
-                break
-            else:
-                return 0
-        return 1 + await _print_what_is_here(client, as_json, user)
-    return 0
+            await printer.follow(client, 1)
+    await printer.print_all(client)
 
 
 async def _tail(args: argparse.Namespace) -> int:
@@ -114,15 +119,8 @@ async def _tail(args: argparse.Namespace) -> int:
 
 async def _follow(client: Client, args: argparse.Namespace, target: Target) -> None:
     await client.online(args.timeout)
-    if not args.json:
-        say(f"following the mailbox of user {target.user_id}; Ctrl-C ends it")
-    left = args.count
-    async for message in client.messages():
-        _print(message, args.json, target.user_id)
-        if left is not None:
-            left -= 1
-            if left == 0:
-                return
+    say(f"following the mailbox of user {target.user_id}; Ctrl-C ends it")
+    await Printer(as_json=args.json, user=target.user_id).follow(client, args.count)
 
 
 async def _stopped(client: Client) -> None:
@@ -132,8 +130,32 @@ async def _stopped(client: Client) -> None:
     raise NotConnected(state_text(client.state), refused=True)
 
 
-def _print(message: LocalMessage, as_json: bool, user: int) -> None:
-    if as_json:
-        print_json(message_as_json(message, user))
-    else:
-        print(message_line(message, user), flush=True)
+class Printer:
+    """Messages as this command prints them, counted."""
+
+    def __init__(self, *, as_json: bool, user: int) -> None:
+        self._as_json = as_json
+        self._user = user
+        self.printed = 0
+
+    async def print_all(self, client: Client) -> None:
+        """What is here."""
+        async for message in client.messages(follow=False):
+            self._print(message)
+
+    async def follow(self, client: Client, most: int | None = None) -> None:
+        """What is here and what comes, to the client's end or after ``most``."""
+        left = most
+        async for message in client.messages():
+            self._print(message)
+            if left is not None:
+                left -= 1
+                if left == 0:
+                    return
+
+    def _print(self, message: LocalMessage) -> None:
+        self.printed += 1
+        if self._as_json:
+            print_json(message_as_json(message, self._user))
+        else:
+            print(message_line(message, self._user), flush=True)

@@ -1,7 +1,6 @@
 """`qim`: the command line. Each command is a file of this package; what it decides stands in the packages below."""
 
 import argparse
-import importlib.util
 import sys
 from collections.abc import Sequence
 
@@ -11,6 +10,7 @@ from qim.cli.command import run_command
 from qim.cli.exit_codes import exit_lines
 from qim.cli.smoke import add_parser as add_smoke_parser
 
+SIM_SUMMARY = "run, replay and audit simulated worlds"
 DESCRIPTION = """\
 Q-IM: an instant-messaging backend. `qim up` runs a whole one in this process; the other commands speak to it, or to
 any server of the protocol qim/1."""
@@ -31,8 +31,8 @@ exit status:
 """
 
 
-def parser() -> argparse.ArgumentParser:
-    """All commands."""
+def parser(*, with_sim: bool = False) -> argparse.ArgumentParser:
+    """All commands. The simulator's own arguments only where asked for: the others don't wait for its modules."""
     found = argparse.ArgumentParser(
         prog="qim",
         description=DESCRIPTION,
@@ -50,12 +50,16 @@ def parser() -> argparse.ArgumentParser:
     add_chat_parser(commands)
     add_smoke_parser(commands)
     audit.add_parser(commands)
-    if importlib.util.find_spec("qim.cli.sim") is not None:
-        sim = importlib.import_module("qim.cli.sim")
+    if with_sim:
+        from qim.cli import sim
+
         sim.add_parser(commands)
+    else:
+        commands.add_parser("sim", help=SIM_SUMMARY)
     return found
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status of the command; see exit_codes.py. SystemExit (2) on wrong usage, as argparse has it."""
-    return run_command(parser().parse_args(sys.argv[1:] if argv is None else argv))
+    words = list(sys.argv[1:] if argv is None else argv)
+    return run_command(parser(with_sim=words[:1] == ["sim"]).parse_args(words))

@@ -3,9 +3,11 @@
 import argparse
 from pathlib import Path
 
-from qim.cli.arguments import address, count, default_data
+from qim.cli.arguments import address, count, default_data, tenant_days
 from qim.cli.command import Subparsers, add_command
 
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
 EXAMPLES = """\
   qim up
   qim up --data ./data --tcp 127.0.0.1:7000 --metrics 127.0.0.1:9100
@@ -58,6 +60,31 @@ def add_parser(subparsers: Subparsers) -> None:
         "--no-stages", action="store_true", help="don't log each stage of each message"
     )
     parser.add_argument(
+        "--message-store-backend",
+        choices=("tiered", "redis", "scylla"),
+        help="tiered: old history moves into an archive (default); redis: all of it stays hot; fixed at the first start",
+    )
+    parser.add_argument(
+        "--hot-window",
+        type=count,
+        metavar="HOURS",
+        help="how long history stays in the hot store (default: 168); fixed at the first start",
+    )
+    parser.add_argument(
+        "--retention",
+        type=count,
+        metavar="DAYS",
+        help="how long messages are kept, 1..3650 (default: 30); fixed at the first start",
+    )
+    parser.add_argument(
+        "--tenant-retention",
+        type=tenant_days,
+        action="append",
+        default=[],
+        metavar="TENANT=DAYS",
+        help="the same for messages that ask for their tenant's own retention; may be repeated",
+    )
+    parser.add_argument(
         "--shards", type=count, metavar="N", help="mailbox shards, fixed at the first start"
     )
     parser.add_argument(
@@ -66,7 +93,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from qim.core.contract.params import ParametersInvalid
+    from qim.cli.refusals import REFUSALS
     from qim.services.config import UpConfig
     from qim.services.up import refusal, run_up
 
@@ -77,14 +104,20 @@ def _run(args: argparse.Namespace) -> int:
         "log_path": args.log,
         "shard_count": args.shards,
         "outbox_partition_count": args.partitions,
+        "message_store_backend": args.message_store_backend,
+        "hot_window_ms": args.hot_window and args.hot_window * HOUR_MS,
+        "default_retention_ms": args.retention and args.retention * DAY_MS,
     }
     config = UpConfig(
         data=args.data or default_data(),
         log_json=args.log_format != "text",
         stage_logs=not args.no_stages,
+        tenant_retention_ms=tuple(
+            [(tenant, days * DAY_MS) for tenant, days in args.tenant_retention]
+        ),
         **{name: value for name, value in told.items() if value is not None},
     )
     try:
         return run_up(config)
-    except (OSError, ParametersInvalid) as error:
+    except REFUSALS as error:
         return refusal(error)

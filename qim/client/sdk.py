@@ -10,9 +10,10 @@ import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Self
 
 from qim.client.driver import ClientDriver, wall_ms
+from qim.client.handover import Handover
 from qim.client.local_store import LocalStore, Outgoing
 from qim.client.results import GroupResult, NotConnected, SendStatus, Sent, code_name, state_text
 from qim.client.waiting import Waiting
@@ -43,8 +44,6 @@ from qim.core.contract.entities import MembershipOp, MessageKind, RetentionClass
 from qim.core.ports.local import Started
 from qim.core.ports.local_store import LocalMessage
 
-UNTOLD_PAGE: Final = 500
-
 
 class Client:
     """One device of one user. Use as an async context manager; one event loop only."""
@@ -73,10 +72,7 @@ class Client:
         self._state = StateChanged(state=ClientState.OFFLINE)
         self._changed = asyncio.Event()
         self._waiting = Waiting()
-        self._arrived = asyncio.Event()
-        self._claimed: set[bytes] = set()  # read by some iterator and not marked told yet
-        self._shown: list[bytes] = []  # of these, handed to the user
-        self._claiming = asyncio.Lock()
+        self._handover = Handover()
 
     async def __aenter__(self) -> Self:
         """Raises LocalStoreUnusable: the file is in use, from a later version, or no store."""
@@ -84,6 +80,7 @@ class Client:
         self._driver = ClientDriver(
             self.config, self._store_path, loop, self._on_notice, self._on_death
         )
+        self._handover.begin(self._driver)
         self._driver.post(Started(address="", wall=wall_ms()))
         self._driver.post(OnlineWanted(wall=wall_ms()))
         return self
@@ -104,12 +101,9 @@ class Client:
         driver.post(OfflineWanted())
         await asyncio.sleep(0)  # the machine has its step, and says goodbye
         try:
-            if self._shown:
-                shown, self._shown = self._shown, []
-                await driver.on_store_thread(lambda store: store.mark_told(shown))
+            await self._handover.end()
         finally:
             self._waiting.end(NotConnected("the client was closed"))
-            self._arrived.set()
             self._changed.set()
             await driver.stop()
 
@@ -139,13 +133,15 @@ class Client:
                 f"not online at {where} after {timeout:g} s: {state_text(self._state)}"
             ) from None
 
-    def reconnect(self) -> None:
+    async def reconnect(self) -> None:
         """The user's act that ends a final KICKED(REPLACED)."""
         self._alive().post(OnlineWanted(wall=wall_ms()))
+        await asyncio.sleep(0)  # the machine has its step: ``state`` is no longer the old one
 
-    def renew_token(self, access_token: str) -> None:
+    async def renew_token(self, access_token: str) -> None:
         """A new access token; a client that STOPPED for want of one connects again."""
         self._alive().post(TokenRenewed(access_token=access_token, wall=wall_ms()))
+        await asyncio.sleep(0)
 
     async def send(
         self,
@@ -251,34 +247,16 @@ class Client:
                 ) from None
 
     async def take_new(self) -> list[LocalMessage]:
-        """Messages applied and not yet taken by any call, in order of arrival; a restart forgets none."""
-        page = await self._claim()
-        self._shown += [message.message_id for message in page]
-        await self._confirm()
-        return page
+        """Messages applied and not yet taken by any call, in order of arrival, at most 500; a restart forgets none."""
+        self._alive()
+        return await self._handover.take()
 
-    async def messages(self, *, follow: bool = True) -> AsyncIterator[LocalMessage]:
+    def messages(self, *, follow: bool = True) -> AsyncIterator[LocalMessage]:
         """Every message once, in order of arrival, for as long as the client lives; the own ones of other devices too.
 
         follow False: only what is here. A process killed in the middle shows the last ones (at most a page) again.
         """
-        while self._driver is not None:
-            self._arrived.clear()
-            page = await self._claim()
-            rest = page
-            try:
-                while rest:
-                    message, rest = rest[0], rest[1:]
-                    self._shown.append(message.message_id)
-                    yield message
-            finally:
-                self._claimed.difference_update(left.message_id for left in rest)
-            if page:
-                await self._confirm()
-            elif follow:
-                await self._arrived.wait()
-            else:
-                return
+        return self._handover.each(follow=follow)
 
     async def history(
         self,
@@ -347,25 +325,6 @@ class Client:
                 raise NotConnected(state_text(self._state), refused=True)
             return await asyncio.wait_for(future, timeout)
 
-    async def _claim(self) -> list[LocalMessage]:
-        """A page nobody else in this process is showing."""
-        async with self._claiming:
-            limit = UNTOLD_PAGE + len(self._claimed)
-            found: list[LocalMessage] = await self._alive().on_store_thread(
-                lambda store: store.untold(limit)
-            )
-            page = [message for message in found if message.message_id not in self._claimed]
-            page = page[:UNTOLD_PAGE]
-            self._claimed.update(message.message_id for message in page)
-            return page
-
-    async def _confirm(self) -> None:
-        """What was handed over is told."""
-        shown, self._shown = self._shown, []
-        if shown and self._driver is not None:
-            await self._driver.on_store_thread(lambda store: store.mark_told(shown))
-            self._claimed.difference_update(shown)
-
     def _stopped(self) -> bool:
         return self._state.state == ClientState.STOPPED
 
@@ -379,12 +338,12 @@ class Client:
         self._state = StateChanged(state=ClientState.STOPPED)
         self._waiting.end(error)
         self._changed.set()
-        self._arrived.set()
+        self._handover.nothing_follows()
 
     def _on_notice(self, notice: ClientNotice) -> None:
         match notice:
             case MessageApplied():
-                self._arrived.set()
+                self._handover.arrived()
             case SendSettled():
                 self._waiting.on_settled(notice)
             case SendQueued():

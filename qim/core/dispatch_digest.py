@@ -4,7 +4,8 @@ It covers message_id, conversation_id, conversation_seq, kind, sender, audience 
 or trace, since a replay by another owner must find the same.
 """
 
-from qim.core.contract.entities import GroupDispatch
+from qim.core.audience import named_version
+from qim.core.contract.entities import GroupDispatch, MessageRecord
 from qim.core.contract.hashing import H
 
 EXPLICIT = "users"
@@ -18,18 +19,30 @@ def body_digest(body: bytes) -> bytes:
 
 def materialisation_digest(dispatch: GroupDispatch) -> bytes:
     """16 bytes; equal for two dispatches iff they put the same entries into the same mailboxes."""
+    return _digest(dispatch, dispatch.recipients, dispatch.body_digest)
+
+
+def expected_digest(record: MessageRecord, users: tuple[int, ...]) -> bytes:
+    """What the dispatch of ``record`` to the shard of ``users`` must have, computed from the record alone (the audit)."""
+    recipients = () if named_version(record) is not None else users
+    return _digest(record, recipients, body_digest(record.body))
+
+
+def _digest(
+    message: GroupDispatch | MessageRecord, recipients: tuple[int, ...], body: bytes
+) -> bytes:
     audience: tuple[int | bytes | str, ...]
-    if dispatch.recipients or not dispatch.version:
-        audience = (EXPLICIT, len(dispatch.recipients), *dispatch.recipients)
+    if recipients or not message.version:
+        audience = (EXPLICIT, len(recipients), *recipients)
     else:
-        audience = (VERSION, dispatch.version, dispatch.membership_digest)
+        audience = (VERSION, message.version, message.membership_digest)
     return H(
         "qim.materialise",
-        dispatch.message_id,
-        dispatch.conversation_id,
-        dispatch.conversation_seq,
-        dispatch.kind,
-        dispatch.sender_id,
-        dispatch.body_digest,
+        message.message_id,
+        message.conversation_id,
+        message.conversation_seq,
+        message.kind,
+        message.sender_id,
+        body,
         *audience,
     )

@@ -10,10 +10,12 @@ from typing import Any, Final
 
 from qim.adapters.embedded.data_directory import DataDirectory
 from qim.adapters.embedded.private_valkey import PrivateValkey
+from qim.adapters.embedded.sqlite_archive import SqliteArchive
 from qim.adapters.embedded.sqlite_log import SqliteLog
 from qim.adapters.embedded.sqlite_registry import SqliteRegistry
 from qim.adapters.redis.store import RedisStore
 from qim.adapters.tcp.server import TcpServer
+from qim.core.archiver import ArchiverConfig, HistoryArchiver
 from qim.core.audit import AuditConfig, AuditFinished, Auditor, AuditReport, AuditRequested
 from qim.core.contract.params import Parameters
 from qim.core.fanout import FanoutConfig, FanoutCoordinator
@@ -26,9 +28,11 @@ from qim.core.ports.local import DrainRequested, Started
 from qim.core.ports.log import Topic
 from qim.core.ports.registry import Resource, Role
 from qim.core.ports.sockets import CloseSocket, PauseReading, ResumeReading, Write
+from qim.core.retention import RetentionPolicy
 from qim.core.writer import Writer, WriterConfig
 from qim.services.observation import ProcessObserver
 from qim.services.routing import (
+    archive_routes,
     lease_bus,
     leased_store_routes,
     local_network,
@@ -51,16 +55,25 @@ class EmbeddedServer:
     """Started by ``start``; ``drain`` then ``close`` end it. From one event loop only."""
 
     def __init__(
-        self, directory: DataDirectory, parameters: Parameters, observer: ProcessObserver
+        self,
+        directory: DataDirectory,
+        parameters: Parameters,
+        observer: ProcessObserver,
+        retention: RetentionPolicy | None = None,
     ) -> None:
         self._directory = directory
         self._parameters = parameters
+        self._retention = retention or RetentionPolicy()
+        self._tiered = parameters.message_store_backend == "tiered"
         self._observer = observer
         self._loop = asyncio.get_running_loop()
         self.runtime = Runtime(self._loop, observer)
         self._audits: dict[int, asyncio.Future[AuditReport]] = {}
         self._audit_tickets = 0
         self.tcp: TcpServer | None = None
+        self.archive: SqliteArchive | None = None
+        """Open while machines are hosted over a tiered store; the archiver beside it."""
+        self.archiver: HistoryArchiver | None = None
 
     async def start_parts(self, valkey: PrivateValkey, store: RedisStore) -> None:
         """Open logs and registry; refuse shared numbers that differ from those the data was made with."""
@@ -72,6 +85,9 @@ class EmbeddedServer:
             {
                 "shard_count": str(parameters.shard_count),
                 "outbox_partition_count": str(parameters.outbox_partition_count),
+                "message_store_backend": parameters.message_store_backend,
+                "hot_window_ms": str(parameters.hot_window_ms),
+                "default_retention_ms": str(parameters.default_retention_ms),
                 "shared_digest": parameters.shared_digest().hex(),
             }
         )
@@ -113,13 +129,21 @@ class EmbeddedServer:
                     (Role.WRITER, partitions),
                     (Role.FANOUT, partitions),
                     (Role.MAILBOX, shards),
+                    *(((Role.ARCHIVER, partitions),) if self._tiered else ()),
                 ),
                 pinned=(Resource(role=Role.INSTANCE, number=INSTANCE_NUMBER),),
             ),
             choose=random_choice,
         )
         self.writer = Writer(
-            WriterConfig(instance=INSTANCE_NUMBER, outbox_partition_count=partitions),
+            WriterConfig(
+                instance=INSTANCE_NUMBER,
+                outbox_partition_count=partitions,
+                tiered=self._tiered,
+                hot_window_ms=parameters.hot_window_ms,
+                recall_window_ms=parameters.recall_window_ms,
+                retention=self._retention,
+            ),
             choose=random_choice,
         )
         self.fanout = FanoutCoordinator(FanoutConfig(shard_count=shards), choose=random_choice)
@@ -127,6 +151,8 @@ class EmbeddedServer:
         gateway = ConnectionNode(
             GatewayConfig(token_secrets=(secret,), parameters=parameters), choose=random_choice
         )
+        if self._tiered:
+            self._open_archive()
         self.tcp = TcpServer(lambda event: self.gateway.post(event), wall_ms)
         shared = self._shared_routes()
         sockets: dict[type, Route] = {
@@ -140,9 +166,18 @@ class EmbeddedServer:
         self._writer_host = add("writer", self.writer, shared)
         self._fanout_host = add("fanout", self.fanout, shared)
         self._mailbox_host = add("mailbox", self.mailbox, shared)
+        if self.archiver is not None:
+            self._archiver_host = add("archiver", self.archiver, shared)
         self.gateway = add("gateway", gateway, shared | sockets)
         for hosted in self._all():
             hosted.post(Started(address=ADDRESS, wall=wall_ms()))
+
+    def _open_archive(self) -> None:
+        self.archive = SqliteArchive(self._directory.archive_database, self._loop)
+        config = ArchiverConfig(
+            retention=self._retention, batch_rows_max=self._parameters.archiver_batch_max
+        )
+        self.archiver = HistoryArchiver(config, choose=random_choice)
 
     def not_serving(self) -> str:
         """What is not open yet, as words; empty when everything serves."""
@@ -152,13 +187,24 @@ class EmbeddedServer:
             "fanout partitions": (self.fanout.serving(), parameters.outbox_partition_count),
             "mailbox shards": (self.mailbox.serving(), parameters.shard_count),
         }
+        if self.archiver is not None:
+            wanted["archiver partitions"] = (
+                self.archiver.serving(),
+                parameters.outbox_partition_count,
+            )
         return ", ".join(
             f"{have} of {want} {what}" for what, (have, want) in wanted.items() if have < want
         )
 
     def store_was_reset(self, reset: StoreReset) -> None:
         """Another incarnation was seen at the connection: every machine with store state re-opens (pipeline.md §0)."""
-        for hosted in (self._writer_host, self._fanout_host, self._mailbox_host, self.gateway):
+        for hosted in (
+            self._writer_host,
+            self._fanout_host,
+            self._mailbox_host,
+            *self._archivers(),
+            self.gateway,
+        ):
             hosted.post(reset)
 
     async def drain(self, seconds_max: float) -> bool:
@@ -172,6 +218,7 @@ class EmbeddedServer:
             self._writer_host,
             self._fanout_host,
             self._mailbox_host,
+            *self._archivers(),
             self._keeper_host,
         ):
             hosted.post(DrainRequested())
@@ -184,6 +231,8 @@ class EmbeddedServer:
         if self.tcp is not None:
             self.tcp.abort_all()
         await self.log.close()
+        if self.archive is not None:
+            await self.archive.close()
         await self.registry.close()
         await self._store.close()
         await self._loop.run_in_executor(None, self.valkey.stop)
@@ -205,11 +254,14 @@ class EmbeddedServer:
         routes = leased_store_routes(self.keeper, self._store, self._store)
         routes.update(log_routes(self.log, self.keeper))
         routes.update(registry_routes(self.registry))
+        if self.archive is not None:
+            routes.update(archive_routes(self.archive))
         roles: dict[Role, Callable[[], Hosted]] = {
             Role.WRITER: lambda: self._writer_host,
             Role.INSTANCE: lambda: self._writer_host,
             Role.FANOUT: lambda: self._fanout_host,
             Role.MAILBOX: lambda: self._mailbox_host,
+            Role.ARCHIVER: lambda: self._archiver_host,
         }
         routes.update(lease_bus(lambda: self._keeper_host, roles))
         routes.update(
@@ -225,6 +277,9 @@ class EmbeddedServer:
             shard_count=parameters.shard_count,
             outbox_partition_count=parameters.outbox_partition_count,
             secret=secret,
+            archived=self._tiered,
+            default_retention_ms=self._retention.default_ms,
+            ephemeral_retention_ms=self._retention.ephemeral_ms,
         )
 
     def _all(self) -> Iterable[Hosted]:
@@ -233,8 +288,13 @@ class EmbeddedServer:
             self._writer_host,
             self._fanout_host,
             self._mailbox_host,
+            *self._archivers(),
             self.gateway,
         )
+
+    def _archivers(self) -> tuple[Hosted, ...]:
+        """The archiver's host where there is one."""
+        return () if self.archiver is None else (self._archiver_host,)
 
     async def _rest(self, hosted: Hosted, deadline: float) -> bool:
         """Wait until the machine is idle; polled, since nothing else may be in a machine's way."""
@@ -247,6 +307,8 @@ class EmbeddedServer:
     def _queue_lengths(self) -> Iterable[tuple[str, str, int]]:
         yield "log_jobs_waiting", "", self.log.waiting
         yield "registry_jobs_waiting", "", self.registry.waiting
+        if self.archive is not None:
+            yield "archive_jobs_waiting", "", self.archive.waiting
         yield "tcp_streams_open", "", self.tcp.open_streams if self.tcp else 0
         for name, hosted in list(self.runtime.hosted.items()):
             yield "inbox_events_waiting", name, len(hosted.inbox)

@@ -20,11 +20,13 @@ from qim.core.contract.rpc import (
     SubmitSend,
 )
 from qim.core.lease import LeaseKeeper
+from qim.core.ports.archive import ArchiveRequest
 from qim.core.ports.completion import Failed, FailReason
 from qim.core.ports.local import FreshEpochWanted, LeaseGone, LeaseHeld
 from qim.core.ports.log import LogRequest, Topic
 from qim.core.ports.network import Received, Send
 from qim.core.ports.registry import RegistryRequest, Resource, Role
+from qim.core.ports.store_history import HistoryStoreRequest
 from qim.core.ports.store_mailbox import MailboxStoreRequest
 from qim.core.ports.store_message import MessageStoreRequest
 from qim.services.runtime import Hosted, Route, monotonic_ms, routes_for, wall_ms
@@ -62,6 +64,8 @@ _LEASED: Final[dict[str, Role]] = {
     "RestoreConversations": Role.WRITER,
     "OpenSource": Role.FANOUT,
     "CommitSource": Role.FANOUT,
+    "OpenArchive": Role.ARCHIVER,
+    "CommitArchive": Role.ARCHIVER,
     "OpenMailbox": Role.MAILBOX,
     "ClaimDispatches": Role.MAILBOX,
     "AppendEntries": Role.MAILBOX,
@@ -74,7 +78,12 @@ _LEASED: Final[dict[str, Role]] = {
 def leased_store_routes(keeper: LeaseKeeper, message: Port, mailbox: Port) -> dict[type, Route]:
     """Store requests, each checked against the lease once more as it is handed to I/O (pipeline.md §0)."""
     routes: dict[type, Route] = {}
-    for union, port in ((MessageStoreRequest, message), (MailboxStoreRequest, mailbox)):
+    unions = (
+        (MessageStoreRequest, message),
+        (HistoryStoreRequest, message),
+        (MailboxStoreRequest, mailbox),
+    )
+    for union, port in unions:
         for kind in get_args(union):
             role = _LEASED.get(kind.__name__)
             routes[kind] = _plain_route(port) if role is None else _leased_route(keeper, role, port)
@@ -89,7 +98,7 @@ def _plain_route(port: Port) -> Route:
 
 
 def _leased_route(keeper: LeaseKeeper, role: Role, port: Port) -> Route:
-    numbered = "partition" if role is Role.FANOUT else "shard"
+    numbered = "partition" if role in (Role.FANOUT, Role.ARCHIVER) else "shard"
 
     def route(effect: Any, hosted: Hosted) -> None:
         resource = Resource(role=role, number=getattr(effect, numbered))
@@ -119,6 +128,11 @@ def log_routes(log: Port, keeper: LeaseKeeper) -> dict[type, Route]:
     append_type = next(kind for kind in get_args(LogRequest) if kind.__name__ == "Append")
     routes[append_type] = append
     return routes
+
+
+def archive_routes(archive: Port) -> dict[type, Route]:
+    """Archive requests; inserts carry no fence and are harmless when late (pipeline.md §0)."""
+    return port_routes(ArchiveRequest, archive)
 
 
 def registry_routes(registry: Port) -> dict[type, Route]:

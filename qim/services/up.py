@@ -13,7 +13,7 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import uvloop
 
@@ -24,7 +24,7 @@ from qim.adapters.redis.store import RedisStore
 from qim.core.audit import AuditReport
 from qim.core.ports.completion import StoreReset
 from qim.services.audit_report import report_as_json
-from qim.services.config import UpConfig
+from qim.services.config import Backend, UpConfig
 from qim.services.embedded import AUDIT_SECONDS_MAX, EmbeddedServer
 from qim.services.observation import LogSink, ProcessObserver
 
@@ -78,7 +78,9 @@ class UpProcess:
 
     async def _start(self) -> EmbeddedServer:
         config = self._config
-        server = EmbeddedServer(self._directory, config.parameters(), self._observer)
+        server = EmbeddedServer(
+            self._directory, config.parameters(), self._observer, config.retention()
+        )
         valkey, store = await open_store(self._directory, config.fsync, server.store_was_reset)
         await server.start_parts(valkey, store)
         server.start_auditor()
@@ -92,6 +94,10 @@ class UpProcess:
         """Every writer shard must have OPENed, every consumer too: before that a send would only be told to wait."""
         deadline = self._loop.time() + self._config.ready_seconds_max
         while missing := server.not_serving():
+            if broken := self._observer.violations:
+                # Waiting mends nothing here, and starting again would find the same.
+                told = "; ".join(f"{check}: {detail}" for check, detail in broken[:3])
+                raise NotReady(f"the data is left as it is and not served: {told}")
             if self._died is not None or self._loop.time() > deadline:
                 raise NotReady(f"not serving after {self._config.ready_seconds_max:g} s: {missing}")
             await asyncio.sleep(0.005)
@@ -192,6 +198,9 @@ def stored_config(directory: DataDirectory) -> UpConfig:
         data=directory.root,
         shard_count=int(numbers["shard_count"]),
         outbox_partition_count=int(numbers["outbox_partition_count"]),
+        message_store_backend=cast(Backend, numbers["message_store_backend"]),
+        hot_window_ms=int(numbers["hot_window_ms"]),
+        default_retention_ms=int(numbers["default_retention_ms"]),
     )
 
 

@@ -5,7 +5,6 @@ frozen clock). The monotonic curve never goes back (a drawn step back is clamped
 """
 
 from bisect import bisect_right
-from collections.abc import Callable
 from typing import Final
 
 from msgspec import Struct
@@ -26,7 +25,9 @@ class Piece(Struct, frozen=True, array_like=True, gc=False):
 class Curve:
     """A piecewise clock; pieces sorted by at_ms, the first at 0. Faults add pieces as they happen."""
 
-    __slots__ = ("_at", "_floor", "_monotone", "_pieces", "_true_offset")
+    __slots__ = (
+        "_at", "_floor", "_freezes", "_frozen_at", "_frozen_rate", "_monotone", "_pieces", "_true_offset",
+    )  # fmt: skip
 
     def __init__(self, pieces: tuple[Piece, ...], *, monotone: bool) -> None:
         assert pieces, "a clock has at least one piece"
@@ -35,6 +36,7 @@ class Curve:
         self._at = [piece.at_ms for piece in pieces]
         self._monotone = monotone
         self._floor = pieces[0].value_ms
+        self._freezes = self._frozen_at = self._frozen_rate = 0
         single = len(pieces) == 1 and pieces[0].rate_ppm == TRUE_RATE
         self._true_offset: int | None = pieces[0].value_ms if single else None
 
@@ -65,16 +67,20 @@ class Curve:
         rate = self._pieces[bisect_right(self._at, at) - 1].rate_ppm
         self._cut(at, self.read(at) + by_ms, rate)
 
-    def freeze(self, at: int) -> Callable[[int], None]:
-        """The clock stands; the answer lets it jump to where it would have been."""
-        rate = self._pieces[bisect_right(self._at, at) - 1].rate_ppm
-        shown = self.read(at)
-        self._cut(at, shown, 0)
+    def freeze(self, at: int) -> None:
+        """The clock stands until as many thaws as freezes have come."""
+        self._freezes += 1
+        if self._freezes == 1:
+            self._frozen_at = at
+            self._frozen_rate = self._pieces[bisect_right(self._at, at) - 1].rate_ppm
+            self._cut(at, self.read(at), 0)
 
-        def thaw(now: int) -> None:
-            self._cut(now, self.read(now) + (now - at) * rate // TRUE_RATE, rate)
-
-        return thaw
+    def thaw(self, at: int) -> None:
+        """It jumps to where it would have been."""
+        self._freezes -= 1
+        if self._freezes == 0:
+            missed = (at - self._frozen_at) * self._frozen_rate // TRUE_RATE
+            self._cut(at, self.read(at) + missed, self._frozen_rate)
 
     def _cut(self, at: int, value: int, rate_ppm: int) -> None:
         index = bisect_right(self._at, at)

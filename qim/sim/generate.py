@@ -236,6 +236,7 @@ def _latency(draw: Draw, calm: bool) -> Latency:
 def _parameters(draw: Draw, calm: bool) -> Compressed:
     if calm or draw.chance(30, "full_windows"):
         return Compressed()
+    not_after = draw.pick((3_600_000, 3_600_000, 8_000), "not_after")
     return Compressed(
         lease_ttl_ms=4_000,
         lease_renew_ms=1_000,
@@ -244,6 +245,10 @@ def _parameters(draw: Draw, calm: bool) -> Compressed:
         idle_kill_ms=9_000,
         presence_ttl_ms=9_000,
         presence_refresh_ms=3_000,
+        not_after_ms=not_after,
+        not_after_slack_ms=not_after // 12,
+        dedupe_window_ms=2 * not_after,
+        hot_window_ms=7 * 86_400_000,
         request_timeout_ms=draw.pick((2_000, 5_000), "timeout"),
         page_default=draw.pick((2, 10, 100), "page"),
     )

@@ -392,6 +392,10 @@ class Log:
 
     # ------------------------------------------------------------ what faults do
 
+    def put(self, host: Host, effect: Append) -> tuple[StoredRecord, ...]:
+        """An append of somebody who isn't simulated further."""
+        return self._store(self.partitions[effect.topic, effect.partition], host, effect)
+
     def retain(self, partition: Partition, start: int) -> None:
         """Retention moves the start up, to the end at most."""
         start = min(max(start, partition.start), partition.end)

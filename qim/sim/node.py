@@ -56,6 +56,7 @@ class Node:
         self.keeper: Host | None = None
         self.doom: int | None = None
         self.doom_pauses = False
+        self.doom_effect = ""
         self.unchecked = False
         self.crashed: Callable[[Node], None] = _unheard
         self.died: Callable[[Host, BaseException], None] = _unheard_death
@@ -214,7 +215,7 @@ class Host:
             self.spins += 1
             assert self.spins < SPINS_MAX, f"{self.name} is called again and again for nothing"
         if node.doom is not None and effects:
-            self._last_step(effects)
+            self._last_step(list(effects))
         else:
             routes = self.routes
             for effect in effects:
@@ -233,16 +234,25 @@ class Host:
             self._timer_at = due
             world.at(due, 0, self.tick, due)
 
-    def _last_step(self, effects: Any) -> None:
-        """The process dies or is stopped between two effects of this step."""
+    def _last_step(self, effects: list[Any]) -> None:
+        """The process dies or is stopped between two effects of this step: any two, or around one of a kind."""
         node = self.node
         assert node.doom is not None
         done = node.doom % (len(effects) + 1)
-        node.doom = None
+        if node.doom_effect:
+            kinds = [type(effect).__name__ for effect in effects]
+            done = len(effects)
+            if node.doom_effect in kinds:
+                done = kinds.index(node.doom_effect) + node.doom % 2
+        awaited = node.doom_effect and done == len(effects) and node.doom_effect not in kinds
+        if not awaited:
+            node.doom = None
         for effect in effects[:done]:
             self.routes[type(effect)](self, effect)
+        if awaited:
+            return
         if node.doom_pauses:
-            self._held = list(effects[done:])
+            self._held = effects[done:]
             node.pause()
         else:
             node.crash()

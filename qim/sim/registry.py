@@ -230,6 +230,16 @@ class Registry:
             self._remember(lease)
             lease.expires_at = self.world.now
 
+    def usurp(self, resource: Resource) -> int:
+        """Somebody is granted the lease and gone in the same moment; the epoch it had."""
+        self._count("registry.usurped")
+        lease = self.lease(resource)
+        self._remember(lease)
+        lease.epoch += 1
+        lease.owner = lease.address = ""
+        lease.expires_at = self.world.now
+        return lease.epoch
+
     def _remember(self, lease: Leased) -> None:
         lease.seen_before = (lease.epoch, lease.owner, lease.address)
         lease.changed_at = self.world.now

@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from typing import Final
 
+from qim.sim.auditing import audited
 from qim.sim.checkers import all_checkers
 from qim.sim.checkers.liveness import unsettled
+from qim.sim.mutants import Override, applied
 from qim.sim.node import Observe
 from qim.sim.plan import Plan
 from qim.sim.report import Report
@@ -13,32 +15,59 @@ from qim.sim.scene import Kit, Scene
 LOOK_MS: Final = 250
 """How often a healed world is asked whether anything is still owed."""
 AFTERWARDS_MS: Final = 600
-"""A settled world runs on a little: whatever comes too much would come now."""
+"""A settled world runs on a little, and must stay settled: whatever comes too much would come now."""
+
+EVENTS_MAX: Final = 150_000
+"""More means that machines keep each other busy: no plan asks for a tenth of it."""
 
 
 def run(
-    plan: Plan, kit: Kit, *, observe: Observe | None = None, until: int | None = None
+    plan: Plan,
+    kit: Kit,
+    overrides: Sequence[Override] = (),
+    *,
+    observe: Observe | None = None,
+    until: int | None = None,
 ) -> Report:
-    """Run to the end (or to ``until`` ms, without the judgement of the end)."""
+    """Run to the end (or to ``until`` ms, without the judgement of the end), with the machines' code overridden."""
+    with applied(overrides):
+        return run_scene(plan, kit, observe=observe, until=until)[1]
+
+
+def run_scene(
+    plan: Plan, kit: Kit, *, observe: Observe | None = None, until: int | None = None
+) -> tuple[Scene, Report]:
+    """As ``run``, with the world as it ended for whoever wants to look around in it."""
     scene = Scene(plan, kit, observe=observe)
     checkers = all_checkers()
     for checker in checkers:
         checker.attach(scene.history)
-    last = max((operation.at_ms for operation in plan.operations), default=0)
-    world = scene.world
     if until is not None:
-        world.run(until)
-        return report_of(scene)
-    at = max(plan.heal_ms, last) + 1
-    world.run(at)
-    while at < plan.end_ms and not world.stopped and unsettled(scene):
-        at += LOOK_MS
-        world.run(at)
-    world.run(at + AFTERWARDS_MS)
-    if not world.stopped:
+        scene.world.run(until)
+        return scene, report_of(scene)
+    _live(scene)
+    if not scene.world.stopped:
+        scene.audit_report = audited(scene)
         for checker in checkers:
             checker.finish(scene)
-    return report_of(scene)
+    return scene, report_of(scene)
+
+
+def _live(scene: Scene) -> None:
+    """Until nothing is owed any more and stays so, or the plan's patience is over."""
+    plan, world = scene.plan, scene.world
+    last = max((operation.at_ms for operation in plan.operations), default=0)
+    at = max(plan.heal_ms, last) + 1
+    world.run(at)
+    calm_since = at
+    while at < plan.end_ms and not world.stopped and at < calm_since + AFTERWARDS_MS:
+        at += LOOK_MS
+        world.run(at)
+        if unsettled(scene):
+            calm_since = at
+        if world.events > EVENTS_MAX:
+            scene.history.found("runaway", "world", f"{world.events} events by {world.now} ms")
+            world.stopped = True
 
 
 def report_of(scene: Scene) -> Report:

@@ -1,9 +1,10 @@
 """A plan set up: services, processes, devices and faults hung into one world, and what faults may do to them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from qim.adapters.redis.scripts import load_scripts
+from qim.core.audit import AuditReport
 from qim.core.ports.completion import StoreRole
 from qim.core.ports.local import DrainRequested
 from qim.core.ports.log import Topic
@@ -27,12 +28,15 @@ from qim.sim.node import Host, Node, Observe, Route
 from qim.sim.plan import Plan
 from qim.sim.registry import Registry
 from qim.sim.store import Store
+from qim.sim.strangers import Strangers
 from qim.sim.streams import Streams
 from qim.sim.workload import Workload
 from qim.sim.world import World
 
 DOOM_PATIENCE_MS: Final = 100
 """A process that orders nothing is killed between two steps."""
+EFFECT_PATIENCE_MS: Final = 1_500
+"""As long as that it waits for the order it is to die at."""
 DRAIN_LOOK_MS: Final = 20
 DRAIN_MAX_MS: Final = 10_000
 SUPERVISOR_MS: Final = 300
@@ -42,9 +46,9 @@ SUPERVISOR_MS: Final = 300
 class Kit:
     """What worlds of one process may share: compiled scripts and emptied keyspaces. It holds no world's state."""
 
-    def __init__(self) -> None:
-        self._runtime = ScriptRuntime(load_scripts())
-        self._keyspaces: list[Keyspace] = []
+    def __init__(self, scripts: Mapping[str, str] | None = None) -> None:
+        """``scripts`` replaces some of the production scripts (mutants)."""
+        self._runtime = ScriptRuntime({**load_scripts(), **(scripts or {})})
 
     def keyspaces(self, count: int) -> list[Keyspace]:
         """``count`` empty keyspaces."""
@@ -96,8 +100,11 @@ class Scene:
         self.client_routes: dict[str, dict[type, Route]] = {}
         self.nodes: dict[str, Node] = {}
         self.devices: dict[str, Device] = {}
+        self.twins: dict[str, Device] = {}
+        self._gone: dict[str, bool] = {}
         self.counts: dict[str, int] = {}
         self.death: BaseException | None = None
+        self.audit_report: AuditReport | None = None
         self._gateway_of: dict[str, int] = {}
         self._down_ms: dict[str, int] = {}
         for role in ("writer", "fanout", "mailbox", "gateway"):
@@ -106,6 +113,7 @@ class Scene:
         for planned in plan.devices:
             self._add_device(planned.user_id, planned.device_id, planned.gateway)
         self.workload = Workload(self)
+        self.strangers = Strangers(self, self.make_node("stranger-1", "stranger"))
         for index, fault in enumerate(plan.faults):
             world.at(fault.at_ms, index, self._begin, fault)
 
@@ -163,7 +171,7 @@ class Scene:
         pieces = clock.monotonic if clock else (Piece(0, self.plan.beginnings.monotonic_ms),)
         return Curve(pieces, monotone=True)
 
-    def _make_node(self, name: str, role: str) -> Node:
+    def make_node(self, name: str, role: str) -> Node:
         node = Node(
             self.world,
             name,
@@ -179,24 +187,44 @@ class Scene:
     def add(self, role: str) -> None:
         """One more process of a service."""
         number = 1 + sum(1 for node in self.nodes.values() if node.role == role)
-        node = self._make_node(f"{role}-{number}", role)
+        node = self.make_node(f"{role}-{number}", role)
         self.world.at(self.world.now + 1, number, self._start, node)
 
     def _add_device(self, user_id: int, device_id: bytes, gateway: int) -> None:
         name = f"client-{user_id}-{device_id.decode()}"
         device = Device(self.world, user_id, device_id, name)
-        device.heard = self.history.local
         self.devices[name] = device
+        self._begin_client(name, device, gateway)
+
+    def add_twin(self, name: str) -> str:
+        """The same device once more, on a disk of its own; nothing is owed to it."""
+        first = self.devices[name]
+        twin = f"{name}-twin{1 + len(self.twins)}"
+        device = Device(self.world, first.user_id, first.device_id, twin)
+        self.twins[twin] = device
+        self.count("client.twin")
+        self._begin_client(twin, device, self._gateway_of[name])
+        return twin
+
+    def remove_twin(self, name: str) -> None:
+        """It is gone for good."""
+        self._gone[name] = True
+        node = self.nodes[name]
+        if node.alive:
+            node.crash()
+
+    def _begin_client(self, name: str, device: Device, gateway: int) -> None:
+        device.heard = self.history.local
         self.client_routes[name] = device_routes(self, device)
         self._gateway_of[name] = gateway
-        node = self._make_node(name, "client")
+        node = self.make_node(name, "client")
         self.world.at(self.world.now + 1, 64, self._start, node)
 
     def _start(self, node: Node) -> None:
-        if node.alive:
+        if node.alive or node.name in self._gone:
             return
         if node.role == "client":
-            device = self.devices[node.name]
+            device = self.devices.get(node.name) or self.twins[node.name]
             hosts = client_machines(self, node, device, self._gateway_of[node.name])
         else:
             hosts = service_machines(self, node)
@@ -223,8 +251,8 @@ class Scene:
         """The wall clock of a process, or of the log."""
         return self.log.wall if name == "log" else self.nodes[name].wall
 
-    def kill(self, name: str, salt: int, down_ms: int) -> None:
-        """kill -9 between two effects of the next step."""
+    def kill(self, name: str, salt: int, down_ms: int, at_effect: str = "") -> None:
+        """kill -9 between two effects of the next step, or around the next order named ``at_effect``."""
         node = self.nodes.get(name)
         if node is None or not node.alive:
             return
@@ -232,17 +260,20 @@ class Scene:
         if node.paused:
             node.crash()
             return
-        node.doom, node.doom_pauses = salt, False
-        self.world.at(self.world.now + DOOM_PATIENCE_MS, 0, self._impatient, node)
+        self._doom(node, salt, at_effect, pauses=False)
 
-    def stop(self, name: str, salt: int) -> int:
-        """SIGSTOP between two effects of the next step; the generation that is stopped."""
+    def stop(self, name: str, salt: int, at_effect: str = "") -> int:
+        """SIGSTOP likewise; the generation that is stopped."""
         node = self.nodes.get(name)
         if node is None or not node.alive or node.paused:
             return -1
-        node.doom, node.doom_pauses = salt, True
-        self.world.at(self.world.now + DOOM_PATIENCE_MS, 0, self._impatient, node)
+        self._doom(node, salt, at_effect, pauses=True)
         return node.generation
+
+    def _doom(self, node: Node, salt: int, at_effect: str, *, pauses: bool) -> None:
+        node.doom, node.doom_pauses, node.doom_effect = salt, pauses, at_effect
+        patience = EFFECT_PATIENCE_MS if at_effect else DOOM_PATIENCE_MS
+        self.world.at(self.world.now + patience, 0, self._impatient, node)
 
     def _impatient(self, node: Node) -> None:
         if node.doom is None or not node.alive:

@@ -95,6 +95,7 @@ class Store:
         self.heard: Heard | None = None
         self.counts: dict[str, int] = {}
         self.scripts_cached: set[str] = set()
+        self._forgot = False
         self.calls = 0
 
     def _run_id(self) -> bytes:
@@ -235,6 +236,8 @@ class Store:
             return Failed(op=effect.op, why=FailReason.TOO_LARGE)
         if call.script not in self.scripts_cached:
             # NOSCRIPT: the adapter loads it and sends again; nothing was applied in between.
+            if self._forgot:
+                self._count("store.noscript")
             self.scripts_cached.add(call.script)
         self.calls += 1
         self.world.trace.entries.append(
@@ -281,9 +284,17 @@ class Store:
         self._count("store.flushed")
         self.keyspace.flush()
 
+    def reconnect(self) -> None:
+        """Every connection is made anew: run_id and marker are read, and a marker that differs is told."""
+        self._count("store.reconnected")
+        for host in self.hosts:
+            if not host.dead:
+                self._tell(host, self.world.now + 1 + self.base_ms)
+
     def forget_scripts(self) -> None:
         """SCRIPT FLUSH: the next call of each script is answered NOSCRIPT, loaded, and sent again."""
         self._count("store.scripts_forgotten")
+        self._forgot = True
         self.scripts_cached.clear()
 
     def _tell(self, host: Host, at: int) -> None:

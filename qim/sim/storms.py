@@ -24,6 +24,7 @@ class Weather:
         self.draw = draw
         self.topology = topology
         self.span_ms = span_ms
+        self.first_ms = draw.pick((15, 300, 300, 600), "first_fault")
         self.services = [
             f"{role}-{i + 1}"
             for role, count in (
@@ -38,7 +39,7 @@ class Weather:
 
     def when(self, kind: str, index: int) -> int:
         """A time inside the workload."""
-        return 300 + self.draw.number(0, self.span_ms, "fault_at", kind, index)
+        return self.first_ms + self.draw.number(0, self.span_ms, "fault_at", kind, index)
 
     def window(self, kind: str, index: int, most_ms: int) -> dict[str, int]:
         """at_ms and until_ms."""
@@ -58,18 +59,42 @@ class Weather:
 Maker = Callable[[Weather, int], f.Fault]
 
 
+ORDERS: Final = {
+    "writer": ("OpenShard", "Append", "RegisterBarrier", "ApplyOutbox", "ReserveAndRecord", "MarkCommitted", "Send"),
+    "fanout": ("OpenSource", "Append", "CommitSource"),
+    "mailbox": ("OpenMailbox", "ClaimDispatches", "AppendEntries", "FinishDispatches", "Send"),
+    "gateway": ("EnterPresence", "Write", "Send"),
+}  # fmt: skip
+"""Orders at which a process may be made to die: where half of a protocol has happened."""
+
+
+def _order(w: Weather, node: str, kind: str, i: int) -> str:
+    if not w.draw.chance(50, "at_effect", kind, i):
+        return ""
+    return w.draw.pick(ORDERS[node.partition("-")[0]], "which_effect", kind, i)
+
+
 def _crash(w: Weather, i: int) -> f.Fault:
-    down = w.draw.pick((1, 100, 500, 3_000), "down", i)
+    node = w.node("crash", i)
     return f.Crash(
-        at_ms=w.when("crash", i), node=w.node("crash", i), salt=w.draw.raw("salt", i), down_ms=down
+        at_ms=w.when("crash", i),
+        node=node,
+        salt=w.draw.raw("salt", i),
+        down_ms=w.draw.pick((1, 100, 500, 3_000), "down", i),
+        at_effect=_order(w, node, "crash", i),
     )
 
 
 def _pause(w: Weather, i: int) -> f.Fault:
     lasting = w.draw.pick((800, 4_000, 12_000, 25_000), "pause_for", i)
     at = w.when("pause", i)
+    node = w.node("pause", i)
     return f.Pause(
-        at_ms=at, until_ms=at + lasting, node=w.node("pause", i), salt=w.draw.raw("pause_salt", i)
+        at_ms=at,
+        until_ms=at + lasting,
+        node=node,
+        salt=w.draw.raw("pause_salt", i),
+        at_effect=_order(w, node, "pause", i),
     )
 
 
@@ -237,7 +262,7 @@ def _store_restart(w: Weather, i: int) -> f.Fault:
 
 def _store_emptied(w: Weather, i: int) -> f.Fault:
     return f.StoreEmptied(
-        at_ms=w.when("store_emptied", i),
+        **w.window("store_emptied", i, 4_000),
         store=_store_number(w, i, "emptied"),
         flush=w.draw.chance(50, "flush", i),
     )
@@ -278,6 +303,63 @@ def _log_stall(w: Weather, i: int) -> f.Fault:
     return f.LogStall(**w.window("log_stall", i, 8_000), **place)  # type: ignore[arg-type]
 
 
+def _cursor(w: Weather, i: int) -> f.Fault:
+    return f.CursorDamaged(
+        at_ms=w.when("cursor", i),
+        node=w.draw.pick(w.clients, "cursor_node", i),
+        ancient=w.draw.chance(40, "ancient", i),
+    )
+
+
+def _twin(w: Weather, i: int) -> f.Fault:
+    node = w.draw.pick(w.clients, "twin_node", i)
+    return f.Twin(**w.window("twin", i, 6_000), node=node)
+
+
+def _garbage(w: Weather, i: int) -> f.Fault:
+    return f.Garbage(
+        at_ms=w.when("garbage", i),
+        gateway=f"gateway-{w.draw.number(1, w.topology.gateways, 'garbage_at', i)}",
+        kind=w.draw.number(0, 4, "garbage_kind", i),
+        salt=w.draw.raw("garbage_salt", i) % 2**32,
+    )
+
+
+def _user_acts(w: Weather, i: int) -> f.Fault:
+    times = w.draw.number(2, 30, "acts", i)
+    node = w.draw.pick(w.clients, "acts_node", i)
+    return f.UserActs(at_ms=w.when("acts", i), node=node, times=times)
+
+
+def contest(w: Weather, i: int) -> list[f.Fault]:
+    """A writer opens while another owner comes and goes, and the store forgets the other: each step happens alone too."""
+    draw = w.draw
+    begin = w.when("contest", i)
+    length = draw.number(120, 500, "contest_length", i)
+    end = begin + length
+    node = f"writer-{draw.number(1, w.topology.writers, 'contest_node', i)}"
+    again = draw.pick(("crash", "restart", "expire"), "contest_again", i)
+    made: list[f.Fault] = [
+        f.StoreStall(at_ms=begin + draw.number(0, 40, "contest_stall", i), until_ms=end, store=0),
+        f.StoreRestart(
+            at_ms=end - draw.number(1, 60, "contest_restart", i),
+            lost_calls=draw.pick((1, 5, 60), "contest_lost", i),
+            down_ms=5,
+        ),
+    ]
+    if again == "crash":
+        made.append(f.Crash(at_ms=begin, node=node, salt=draw.raw("contest_salt", i), down_ms=1))
+    elif again == "restart":
+        made.append(f.Restart(at_ms=begin, node=node, down_ms=1))
+    for number in range(w.topology.outbox_partitions):
+        if again == "expire":
+            made.append(f.LeaseExpires(at_ms=begin, role=Role.WRITER, number=number))
+        at = end - draw.number(40, 120, "contest_usurper", i, number)
+        late = draw.pick((0, 150, 300, 600), "contest_late", i, number)
+        made.append(f.Usurper(at_ms=at, number=number, late_ms=late))
+    return made
+
+
 PROCESS: Final[tuple[Maker, ...]] = (_crash, _pause, _slow, _restart, _scale)
 CLOCK: Final[tuple[Maker, ...]] = (_wall_step, _freeze)
 REGISTRY: Final[tuple[Maker, ...]] = (_expire, _registry_replies, _registry_lags, _registry_cut)
@@ -290,7 +372,16 @@ STORE: Final[tuple[Maker, ...]] = (
     _scripts,
 )
 LOG: Final[tuple[Maker, ...]] = (_log_rates, _leader_change, _log_stall)
-CLIENT: Final[tuple[Maker, ...]] = (_sockets, _client_cut, _client_crash, _client_pause)
+CLIENT: Final[tuple[Maker, ...]] = (
+    _sockets,
+    _client_cut,
+    _client_crash,
+    _client_pause,
+    _cursor,
+    _twin,
+    _garbage,
+    _user_acts,
+)
 KINDS: Final[dict[str, tuple[Maker, ...]]] = {
     "calm": (),
     "swarm": PROCESS + CLOCK + REGISTRY + NETWORK + STORE + LOG + CLIENT,
@@ -307,14 +398,24 @@ def storm(draw: Draw, topology: Topology, devices: tuple[DevicePlan, ...], span_
     weather = Weather(draw, topology, devices, span_ms)
     made: list[f.Fault] = []
     share = draw.number(10, 60, "share")
+    # Some worlds are hit by few kinds again and again in a short time: what needs three things at once needs that.
+    dense = draw.profile == "swarm" and draw.chance(25, "dense")
+    if dense:
+        share = draw.number(8, 25, "dense_share")
+        weather.span_ms = min(span_ms, 5_000)
     for number, maker in enumerate(kinds):
         name = maker.__name__
         if draw.profile == "swarm" and not draw.chance(share, "kind", name):
             continue
         made.extend(
             maker(weather, number * 100 + index)
-            for index in range(draw.number(1, 3, "how_many", name))
+            for index in range(
+                draw.number(3, 10, "dense", name) if dense else draw.number(1, 3, "how_many", name)
+            )
         )
+    if draw.profile in ("swarm", "zombie") and draw.chance(20, "contested"):
+        for index in range(draw.number(1, 3, "contests")):
+            made.extend(contest(weather, index))
     made.sort(key=lambda fault: fault.at_ms)
     over = max((max(fault.at_ms, fault.until_ms) for fault in made), default=0)
     return tuple(made), over + SETTLE_MS if made else 0

@@ -56,8 +56,15 @@ class Workload:
 
     def started(self, node: Node) -> None:
         """A client process begins: its user wants what they wanted before."""
-        if self.wanted[node.name]:
+        if self.wanted.get(node.name, True):
             node.hosts[0].take(OnlineWanted(wall=node.wall.read(self.scene.world.now)))
+
+    def wake(self, name: str) -> None:
+        """The user looks at the device and asks for a connection, whatever it was told before."""
+        node = self.scene.nodes[name]
+        if node.alive and self.wanted[name]:
+            wall = node.wall.read(self.scene.world.now)
+            node.hosts[0].take(OnlineWanted(wall=wall))
 
     def _due(self, operation: Operation) -> None:
         name = self.names[operation.device]

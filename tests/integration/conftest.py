@@ -11,8 +11,8 @@ from tests.integration.served import Served
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A running server that must drain with status 0 and must have logged neither a failure nor a secret."""
     server = Served(tmp_path_factory.mktemp("served") / "data")
-    server.start()
     try:
+        server.start()
         yield server
         server.end()
     finally:

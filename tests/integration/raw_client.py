@@ -309,6 +309,10 @@ class RawClient:
 
     # ------------------------------------------------------------ leaving
 
+    def finish(self) -> None:
+        """Half-close: nothing more will be said."""
+        self._writer.write_eof()
+
     def cut(self) -> None:
         """RST: unread and unsent bytes are gone, as when a machine dies."""
         self._writer.transport.abort()
@@ -339,9 +343,11 @@ class Bystanders:
     @asynccontextmanager
     async def of(cls, target: Target, first_user: int = 900_001) -> AsyncIterator["Bystanders"]:
         """Both online."""
-        async with await RawClient.log_in(target, first_user) as writer:
-            async with await RawClient.log_in(target, first_user + 1) as reader:
-                yield cls(writer, reader)
+        async with (
+            await RawClient.log_in(target, first_user) as writer,
+            await RawClient.log_in(target, first_user + 1) as reader,
+        ):
+            yield cls(writer, reader)
 
     async def go_on(self) -> None:
         """One message from end to end."""

@@ -1,7 +1,9 @@
 """A running server as the tests of a module share it: where it is, what it logged, what its metrics say."""
 
+import asyncio
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -36,9 +38,13 @@ class Served(UpProcess):
     @property
     def store_pid(self) -> int:
         """Of its private store, its only child."""
+        (store,) = self.store_pids()
+        return store
+
+    def store_pids(self) -> list[int]:
+        """None while it is being started again."""
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
-        assert len(children) == 1, children
-        return int(children[0])
+        return [int(child) for child in children]
 
     def log(self) -> str:
         """All that was logged so far."""
@@ -99,3 +105,15 @@ class Served(UpProcess):
         assert self.get("/healthz")[0] == 200, self.get("/healthz")
         assert self.stop() == 0, self.log()[-4000:]
         self.judge()
+
+
+async def eventually(holds: Callable[[], bool]) -> None:
+    """Ask again and again, off the loop, until it holds; for what nobody tells by an event."""
+    async with asyncio.timeout(60):
+        while not await asyncio.to_thread(holds):  # noqa: ASYNC110 - there is no event to wait for
+            await asyncio.sleep(0.02)
+
+
+async def streams_open(served: Served, count: int) -> None:
+    """Wait until the server has let go of all connections but ``count``."""
+    await eventually(lambda: served.metric("qim_tcp_streams_open") == count)

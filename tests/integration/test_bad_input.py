@@ -61,8 +61,12 @@ def in_company(served: Served, case: Case, *, online: bool = True) -> None:
 
 async def ends_with(client: RawClient, code: ErrorCode, request: int = 0) -> None:
     """One ERROR that can be read, then the end."""
-    errors = [heard for heard in await client.rest() if isinstance(heard.frame, Error)]
-    assert [(heard.request, heard.frame.code) for heard in errors] == [(request, code)]
+    told = [
+        (heard.request, heard.frame.code)
+        for heard in await client.rest()
+        if isinstance(heard.frame, Error)
+    ]
+    assert told == [(request, code)]
 
 
 async def stays(client: RawClient) -> None:

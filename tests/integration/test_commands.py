@@ -1,22 +1,28 @@
 """Every command as README writes it, against a real `qim up`."""
 
+import contextlib
+import io
 import itertools
 import json
 import os
 import pty
+import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from qim.cli.main import main
 from qim.core.contract.ids import single_conversation_id
+from tests.integration.served import Served
 from tests.integration.up_process import UpProcess, run_qim
 
 pytestmark = pytest.mark.xdist_group("commands")
+
+SILENCE_SECONDS_MAX = 60
 
 _users = itertools.count(1_000_001, 10)
 
@@ -28,20 +34,34 @@ def user() -> int:
 
 
 @pytest.fixture
+def server(served: Served) -> UpProcess:
+    return served
+
+
+@pytest.fixture
 def data(server: UpProcess) -> str:
     return str(server.data)
 
 
+def told(*arguments: object, expect: int = 0) -> str:
+    """The standard output of a command, run in this process: a test needs many, and an interpreter costs more."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        status = main([str(argument) for argument in arguments])
+    assert status == expect, (arguments, out.getvalue())
+    return out.getvalue()
+
+
 def qim(*arguments: object, expect: int = 0) -> Any:
     """A command whose output is one JSON object."""
-    out = run_qim(*map(str, arguments), expect=expect)
+    out = told(*arguments, expect=expect)
     assert out.count("\n") == 1, out
     return json.loads(out)
 
 
 def lines(*arguments: object) -> list[dict[str, Any]]:
     """A command whose output is one JSON object a line."""
-    return [json.loads(line) for line in run_qim(*map(str, arguments)).splitlines()]
+    return [json.loads(line) for line in told(*arguments).splitlines()]
 
 
 def pulled(data: str, user: int, *more: object) -> list[str]:
@@ -62,8 +82,8 @@ def ended(*arguments: object, text: str = "") -> "subprocess.CompletedProcess[st
 
 def test_the_server_says_where_it_is(server: UpProcess) -> None:
     assert set(server.ready) >= {"ready", "tcp", "metrics", "pid"}
-    told = json.loads((server.data / "server.json").read_text())
-    assert told["tcp"] == server.ready["tcp"]
+    written = json.loads((server.data / "server.json").read_text())
+    assert written["tcp"] == server.ready["tcp"]
 
 
 def test_a_second_server_is_refused_with_the_holder(server: UpProcess) -> None:
@@ -98,7 +118,7 @@ def test_a_repeated_key_repeats_the_ack(data: str, user: int) -> None:
     first = qim(*send, "once")
     assert qim(*send, "once") == first
     assert qim(*send, "once", "--device", "other") == first, "another device, the same commit"
-    run_qim("pull", "--data", data, "--user", str(user), "--device", "third")
+    told("pull", "--data", data, "--user", user, "--device", "third")
     conflict = qim(*send, "else", "--device", "third", expect=1)
     assert conflict["code"] == "IDEMPOTENCY_CONFLICT"
     assert pulled(data, user + 1) == ["once"]
@@ -168,11 +188,11 @@ def test_nobody_there(data: str, user: int) -> None:
     send = ("send", "--data", data, "--user", user, "--to", user + 1)
     kept = ended(*send, "--server", "127.0.0.1:1", "--timeout", "0.5", "patience")
     assert kept.returncode == 3
-    told = json.loads(kept.stdout)
-    assert told["status"] == "pending"
+    ack = json.loads(kept.stdout)
+    assert ack["status"] == "pending"
     qim(*send, "second")
     assert pulled(data, user + 1) == ["patience", "second"], "it went out with the next command"
-    again = qim(*send, "patience", "--client-message-id", told["client_message_id"])
+    again = qim(*send, "patience", "--client-message-id", ack["client_message_id"])
     assert again["status"] == "acked"
     assert ended("pull", "--data", Path(data) / "none", "--user", user).returncode == 3
 
@@ -205,10 +225,11 @@ class Following:
         self._command += more
 
     def __enter__(self) -> Any:
-        # in text mode it says on standard error when it follows
         self._process = subprocess.Popen(
             [*self._command, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
+        assert self._process.stderr is not None
+        assert "following" in self._process.stderr.readline()
         return self._process
 
     def __exit__(self, *error: object) -> None:
@@ -230,6 +251,33 @@ def test_chat_over_pipes(data: str, user: int) -> None:
     assert pulled(data, peer) == ["are you there?", "yes", "/slash"]
 
 
+class Terminal:
+    """What a program writes to its terminal, read up to a text; what stands behind it waits for the next one."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._unread = ""
+
+    def until(self, text: str) -> None:
+        while text not in self._unread:
+            piece = self._piece()
+            assert piece, f"the program ended before {text!r}: {self._unread[-2000:]!r}"
+            self._unread += piece
+        self._unread = self._unread.partition(text)[2]
+
+    def to_the_end(self) -> None:
+        while self._piece():
+            pass
+
+    def _piece(self) -> str:
+        ready, _, _ = select.select([self._descriptor], [], [], SILENCE_SECONDS_MAX)
+        assert ready, f"nothing came after {self._unread[-2000:]!r}"
+        try:
+            return os.read(self._descriptor, 65_536).decode("utf-8", "replace")
+        except OSError:
+            return ""  # the program closed its side
+
+
 def test_chat_on_a_terminal(data: str, user: int) -> None:
     peer = user + 1
     ours, theirs = pty.openpty()
@@ -242,48 +290,29 @@ def test_chat_on_a_terminal(data: str, user: int) -> None:
         env={**os.environ, "TERM": "xterm", "COLUMNS": "80"},
     )
     os.close(theirs)
-    screen = seen(ours)
+    terminal = Terminal(ours)
     try:
-        until(screen, "›")
+        terminal.until("›")
         os.write(ours, b"helo\x1b[Dl\r")
-        until(screen, "hello ")
-        until(screen, "✓")
+        terminal.until("you")
+        terminal.until("hello")
+        terminal.until("✓")
         assert pulled(data, peer) == ["hello"]
         os.write(ours, b"half a li")
         qim("send", "--data", data, "--user", peer, "--to", user, "in between")
-        until(screen, "in between")
+        terminal.until("in between")
+        terminal.until("half a li")
         os.write(ours, b"ne\r")
-        until(screen, "half a line ")
+        terminal.until("half a line")
+        terminal.until("✓")
         os.write(ours, b"\x04")
-        for _ in screen:
-            pass
+        terminal.to_the_end()
         assert chat.wait(timeout=30) == 0
     finally:
         chat.kill()
         chat.wait()
         os.close(ours)
     assert pulled(data, peer) == ["in between", "half a line"]
-
-
-def seen(terminal: int) -> Iterator[str]:
-    """What is written, piece by piece, to the end."""
-    while True:
-        try:
-            piece = os.read(terminal, 65_536)
-        except OSError:
-            return
-        if not piece:
-            return
-        yield piece.decode("utf-8", "replace")
-
-
-def until(screen: Iterator[str], text: str) -> None:
-    collected = ""
-    for piece in screen:
-        collected += piece
-        if text in collected:
-            return
-    pytest.fail(f"the chat ended before {text!r}: {collected[-2000:]}")
 
 
 def test_smoke_holds(data: str) -> None:
@@ -325,13 +354,18 @@ def test_audit_of_a_stopped_server(tmp_path: Path) -> None:
     try:
         qim("send", "--data", process.data, "--user", 1, "--to", 2, "then it stops")
         process.kill()
-        killed = qim("audit", "--data", process.data, "--json")
-        assert killed["verdict"] in ("CLEAN", "INCOMPLETE")
+        killed = ended("audit", "--data", process.data, "--json")
+        verdict = json.loads(killed.stdout)["verdict"]
+        assert (verdict, killed.returncode) in (("CLEAN", 0), ("INCOMPLETE", 4))
         process.start()
         assert process.stop() == 0
         stopped = qim("audit", "--data", process.data, "--json")
         assert stopped["verdict"] == "CLEAN"
         assert stopped["records"] == 1
         assert ended("pull", "--data", process.data, "--user", 2).returncode == 3
+        other = ended("up", "--data", process.data, "--shards", 8, "--metrics", "127.0.0.1:0")
+        assert other.returncode == 2, "the data was made with other numbers"
+        assert "shard_count" in other.stderr
+        assert "Traceback" not in other.stderr
     finally:
         process.close()

@@ -50,6 +50,13 @@ class UpProcess:
         self._close()
         return status
 
+    def ended(self) -> int:
+        """The exit status of a start that was refused."""
+        assert self.process is not None
+        status = self.process.wait(timeout=60)
+        self._close()
+        return status
+
     def close(self) -> None:
         """At the end of a test, whatever state it is in."""
         if self.process is not None and self.process.poll() is None:

@@ -10,13 +10,15 @@ applied, a commit that failed may still be found durable after a crash (its fram
 import queue
 import sqlite3
 import threading
+import time
 from asyncio import AbstractEventLoop
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
 
+from qim.adapters.embedded.data_directory import DataDirectoryDamaged
 from qim.core.ports.completion import Failed, FailReason, Unknown
 
 JOBS_MAX: Final = 10_000
@@ -37,10 +39,15 @@ class CommitUncertain(Exception):
 
 
 class Job(Struct):
-    """``work`` runs in a transaction on the database thread, ``done`` on the event loop with its result or exception."""
+    """``work`` runs in a transaction on the database thread, ``done`` on the event loop with its result or exception.
 
-    work: Callable[[sqlite3.Connection], object]
+    A ``shared`` work takes the items of all jobs that follow each other with it, and gives a result for each.
+    """
+
+    work: Callable[..., Any]
     done: Callable[[object], None]
+    item: object = None
+    shared: bool = False
 
 
 class DatabaseThread:
@@ -56,6 +63,9 @@ class DatabaseThread:
         self._waiting = 0
         self._stopped = False
         self._broken = ""
+        self.commits = 0
+        self.busy_us = 0
+        """Time inside transactions, waiting for the disk included: near the wall's, this thread is the limit."""
         self._connection = open_database(path, schema)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -66,22 +76,40 @@ class DatabaseThread:
         return self._waiting
 
     def at_start(self, work: Callable[[sqlite3.Connection], None]) -> None:
-        """Run ``work`` at once on the caller's thread; only before the first ``submit``, while the thread sleeps."""
-        work(self._connection)
+        """Run ``work`` at once on the caller's thread, all or nothing; only before the first ``submit``."""
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            work(self._connection)
+        except BaseException:
+            self._connection.execute("ROLLBACK")
+            raise
+        self._connection.execute("COMMIT")
 
     def submit(
         self, work: Callable[[sqlite3.Connection], object], done: Callable[[object], None]
     ) -> None:
         """Run ``work`` in order with the others; ``done`` gets its result once it is durable, or an exception."""
+        self._submit(Job(work=work, done=done))
+
+    def submit_together(
+        self,
+        work: Callable[[sqlite3.Connection, list[Any]], Sequence[object]],
+        item: object,
+        done: Callable[[object], None],
+    ) -> None:
+        """As ``submit``, but ONE call of ``work`` takes the items of all that wait in a row; they succeed or fail alike."""
+        self._submit(Job(work=work, done=done, item=item, shared=True))
+
+    def _submit(self, job: Job) -> None:
         if self._stopped:
-            self._loop.call_soon(done, DatabaseStopped("the database is closed"))
+            self._loop.call_soon(job.done, DatabaseStopped("the database is closed"))
             return
         if self._waiting >= JOBS_MAX:
             busy = DatabaseBusy(f"{self._waiting} jobs wait, at most {JOBS_MAX}")
-            self._loop.call_soon(done, busy)
+            self._loop.call_soon(job.done, busy)
             return
         self._waiting += 1
-        self._jobs.put(Job(work=work, done=done))
+        self._jobs.put(job)
 
     async def close(self) -> None:
         """Finish and answer what was submitted, close the file and end the thread."""
@@ -106,7 +134,11 @@ class DatabaseThread:
                     break
             ended = job is None
             if batch:
-                self._answer(batch, self._commit(batch))
+                begun = time.perf_counter_ns()
+                results = self._commit(batch)
+                self.commits += 1
+                self.busy_us += (time.perf_counter_ns() - begun) // 1_000
+                self._answer(batch, results)
         self._connection.close()
 
     def _commit(self, batch: list[Job]) -> list[object]:
@@ -117,20 +149,35 @@ class DatabaseThread:
             connection.execute(self._begin)
         except sqlite3.Error as error:
             return [DatabaseBusy(str(error))] * len(batch)
+        runs = _runs(batch)
         results: list[object] = []
         try:
-            for job in batch:
-                connection.execute("SAVEPOINT job")
+            if len(runs) == 1:
+                # Nothing else rides in this transaction: it is its own savepoint.
                 try:
-                    results.append(job.work(connection))
-                except Exception as error:  # one bad job never spoils the rest of its batch
-                    connection.execute("ROLLBACK TO job")
-                    results.append(error)
-                connection.execute("RELEASE job")
+                    results = _results(connection, batch)
+                except Exception as error:
+                    if connection.in_transaction:  # SQLite ends it by itself where the disk is full
+                        connection.execute("ROLLBACK")
+                    return [error] * len(batch)
+            else:
+                for run in runs:
+                    results += self._beside_others(run)
             connection.execute("COMMIT")
         except sqlite3.Error as error:
             self._roll_back()
             return [CommitUncertain(str(error))] * len(batch)
+        return results
+
+    def _beside_others(self, run: list[Job]) -> list[object]:
+        connection = self._connection
+        connection.execute("SAVEPOINT job")
+        try:
+            results = _results(connection, run)
+        except Exception as error:  # one bad job never spoils the rest of its batch
+            connection.execute("ROLLBACK TO job")
+            results = [error] * len(run)
+        connection.execute("RELEASE job")
         return results
 
     def _roll_back(self) -> None:
@@ -160,6 +207,26 @@ class DatabaseThread:
                 )
 
 
+def _runs(batch: list[Job]) -> list[list[Job]]:
+    """Jobs that run as one: each by itself, those with the same shared work in a row together."""
+    runs: list[list[Job]] = []
+    for job in batch:
+        if job.shared and runs and runs[-1][0].shared and runs[-1][0].work is job.work:
+            runs[-1].append(job)
+        else:
+            runs.append([job])
+    return runs
+
+
+def _results(connection: sqlite3.Connection, run: list[Job]) -> list[object]:
+    first = run[0]
+    if not first.shared:
+        return [first.work(connection)]
+    results = list(first.work(connection, [job.item for job in run]))
+    assert len(results) == len(run), first.work
+    return results
+
+
 def mishap(op: int, result: object) -> Failed | Unknown:
     """The completion for what came instead of a result: only a failed commit leaves open what became of it."""
     if isinstance(result, CommitUncertain):
@@ -170,11 +237,21 @@ def mishap(op: int, result: object) -> Failed | Unknown:
 
 
 def open_database(path: Path, schema: str) -> sqlite3.Connection:
-    """WAL and synchronous=FULL (on macOS a full fsync): an answered commit survives a power cut."""
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute("PRAGMA synchronous=FULL")
-    connection.execute("PRAGMA fullfsync=ON")
-    connection.execute("PRAGMA busy_timeout=5000")
-    connection.executescript(schema)
+    """WAL and synchronous=FULL (on macOS a full fsync): an answered commit survives a power cut.
+
+    Raises DataDirectoryDamaged for a file that SQLite can't open or read.
+    """
+    try:
+        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute("PRAGMA synchronous=FULL")
+            connection.execute("PRAGMA fullfsync=ON")
+            connection.execute("PRAGMA busy_timeout=5000")
+            connection.executescript(schema)
+        except sqlite3.Error:
+            connection.close()
+            raise
+    except sqlite3.Error as error:
+        raise DataDirectoryDamaged(f"{path}: {error}") from error
     return connection

@@ -7,7 +7,6 @@ commit that failed and is found whole later) stands in the log all the same: mem
 
 import secrets
 import sqlite3
-import time
 from asyncio import AbstractEventLoop, TimerHandle
 from collections import deque
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from typing import Final, assert_never
 from msgspec import Struct
 
 from qim.adapters.embedded.database_thread import DatabaseThread, mishap
+from qim.adapters.embedded.log_rows import ends_of, write_appends
 from qim.core.ports.completion import Completion, Failed, FailReason
 from qim.core.ports.log import (
     Append,
@@ -137,6 +137,16 @@ class SqliteLog:
         """Jobs that wait for the database thread (metric)."""
         return self._database.waiting
 
+    @property
+    def commits(self) -> int:
+        """Commits so far, each with its fsync (metric)."""
+        return self._database.commits
+
+    @property
+    def busy_us(self) -> int:
+        """Microseconds spent inside them (metric)."""
+        return self._database.busy_us
+
     async def close(self) -> None:
         """Answer waiting fetches with nothing, make every accepted append durable and answer it, close."""
         self._stopped = True
@@ -170,6 +180,10 @@ class SqliteLog:
     def partition_count(self, topic: Topic) -> int:
         """How many partitions the topic has."""
         return sum(held is topic for held, _ in self._partitions)
+
+    def start_of(self, topic: Topic, number: int) -> int:
+        """The first retained offset."""
+        return self._partitions[topic, number].start
 
     def trim(
         self, topic: Topic, number: int, *, before: int, done: Callable[[object], None]
@@ -244,25 +258,10 @@ class SqliteLog:
                 why = f"record of {len(record.value)} bytes, at most {RECORD_BYTES_MAX}"
                 answer(AppendRefused(op=request.op, index=index, why=why))
                 return
-        topic, number = request.topic, request.partition
-
-        def work(connection: sqlite3.Connection) -> list[StoredRecord]:
-            now = time.time_ns() // 1_000_000
-            first = _end(connection, topic, number)
-            stored = [
-                StoredRecord(
-                    offset=first + index, append_time=now, key=record.key, value=record.value
-                )
-                for index, record in enumerate(request.records)
-            ]
-            connection.executemany(
-                "INSERT INTO record VALUES (?,?,?,?,?,?)",
-                [(topic.value, number, one.offset, now, one.key, one.value) for one in stored],
-            )
-            return stored
-
-        self._database.submit(
-            work, lambda result: self._appended(request, partition, answer, result)
+        self._database.submit_together(
+            write_appends,
+            request,
+            lambda result: self._appended(request, partition, answer, result),
         )
 
     def _appended(
@@ -359,25 +358,18 @@ def _topic_id(connection: sqlite3.Connection, topic: Topic) -> bytes:
     return bytes(row[0])
 
 
-def _end(connection: sqlite3.Connection, topic: Topic, number: int) -> int:
-    row = connection.execute(
-        "SELECT max(coalesce((SELECT max(position)+1 FROM record WHERE topic=:t AND partition=:p),0),"
-        "coalesce((SELECT last_end FROM span WHERE topic=:t AND partition=:p),0))",
-        {"t": topic.value, "p": number},
-    ).fetchone()
-    return int(row[0])
-
-
 def _load(connection: sqlite3.Connection, topic: Topic, number: int) -> _Partition:
     row = connection.execute(
         "SELECT first FROM span WHERE topic=? AND partition=?", (topic.value, number)
     ).fetchone()
-    return _Partition(int(row[0]) if row else 0, _end(connection, topic, number))
+    return _Partition(
+        int(row[0]) if row else 0, ends_of(connection, [(topic, number)])[topic, number]
+    )
 
 
 def _trim(connection: sqlite3.Connection, topic: Topic, number: int, before: int) -> int:
     """Remove what stands below ``before``; the end must outlive the last record, hence ``last_end``. The new start."""
-    end = _end(connection, topic, number)
+    end = ends_of(connection, [(topic, number)])[topic, number]
     before = min(before, end)
     connection.execute(
         "DELETE FROM record WHERE topic=? AND partition=? AND position<?",

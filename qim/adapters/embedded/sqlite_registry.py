@@ -67,10 +67,18 @@ class _Holder(Struct):
     expires_at: float
 
 
+def lease_clock() -> float:
+    """Seconds on a clock that runs during suspend: a lease must not outlive a sleep (pipeline.md §0)."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
 class SqliteRegistry:
     """``submit`` a RegistryRequest from the event loop; ``answer`` is called on the loop exactly once."""
 
-    def __init__(self, path: Path, loop: AbstractEventLoop) -> None:
+    def __init__(
+        self, path: Path, loop: AbstractEventLoop, *, clock: Callable[[], float] = lease_clock
+    ) -> None:
+        self._now = clock
         self._database = DatabaseThread(path, loop, schema=_SCHEMA, name="qim-registry")
         self._holders: dict[Resource, _Holder] = {}
         self._epochs: dict[Resource, int] = {}
@@ -125,7 +133,7 @@ class SqliteRegistry:
                 assert_never(request)
 
     def _acquire(self, request: Acquire, answer: Answer) -> None:
-        resource, now = request.resource, _now()
+        resource, now = request.resource, self._now()
         holder = self._holders.get(resource)
         if holder is not None and holder.owner != request.owner and holder.expires_at > now:
             remaining = int((holder.expires_at - now) * 1000) + 1
@@ -165,7 +173,7 @@ class SqliteRegistry:
         self._database.submit(work, done)
 
     def _renew(self, request: Renew, answer: Answer) -> None:
-        now = _now()
+        now = self._now()
         lost: list[Resource] = []
         for resource, epoch in request.leases:
             holder = self._held(resource, request.owner, epoch)
@@ -210,7 +218,7 @@ class SqliteRegistry:
                 answer(Failed(op=request.op, why=FailReason.UNREACHABLE))
                 return
             holder = self._holders.get(request.resource)
-            if holder is not None and holder.expires_at <= _now():
+            if holder is not None and holder.expires_at <= self._now():
                 holder = None
             answer(
                 LeaseRead(
@@ -241,7 +249,7 @@ class SqliteRegistry:
         self._database.submit(work, done)
 
     def _announce(self, request: Announce, answer: Answer) -> None:
-        now = _now()
+        now = self._now()
         self._alive[request.role, request.owner] = now + request.ttl_ms / 1000
         self._alive = {key: until for key, until in self._alive.items() if until > now}
         owners = sorted(owner for role, owner in self._alive if role is request.role)
@@ -257,11 +265,6 @@ def shared_numbers(path: Path) -> dict[str, str]:
         return dict(connection.execute("SELECT name, value FROM shared").fetchall())
     finally:
         connection.close()
-
-
-def _now() -> float:
-    """Seconds on a clock that runs during suspend: a lease must not outlive a sleep (pipeline.md §0)."""
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def _name(resource: Resource) -> str:

@@ -72,6 +72,7 @@ _CODECS: Final[dict[type, tuple[Encode, Decode]]] = {
     mailbox_port.ClaimDispatches: (mailbox.encode_claim, mailbox.decode_claim),
     mailbox_port.AppendEntries: (mailbox.encode_append, mailbox.decode_append),
     mailbox_port.FinishDispatches: (mailbox.encode_finish, mailbox.decode_finish),
+    mailbox_port.ReadProgress: (mailbox.encode_progress, mailbox.decode_progress),
     mailbox_port.RaiseFloor: (mailbox.encode_floor, mailbox.decode_floor),
     mailbox_port.ReadMailboxes: (mailbox.encode_read, mailbox.decode_read),
     mailbox_port.TrimMailbox: (mailbox.encode_trim, mailbox.decode_trim),

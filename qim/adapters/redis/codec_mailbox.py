@@ -30,8 +30,11 @@ from qim.core.ports.store_mailbox import (
     MailboxRows,
     MailboxTrimmed,
     OpenMailbox,
+    Progress,
+    ProgressRead,
     RaiseFloor,
     ReadMailboxes,
+    ReadProgress,
     ReadShardState,
     ShardStateRead,
     TrimMailbox,
@@ -200,6 +203,29 @@ def decode_finish(
 ) -> DispatchesFinished:
     """Indexes whose stored digest differs."""
     return DispatchesFinished(op=request.op, differing=tuple(raw[1:]))
+
+
+def encode_progress(request: ReadProgress) -> Call:
+    """The auditor's look at progress."""
+    shard = u32(request.shard)
+    return Call(
+        "read_progress",
+        [INCARNATION_KEY, b"mc:" + shard],
+        [marker_of(request.incarnation), *request.dispatch_ids],
+    )
+
+
+def decode_progress(request: ReadProgress, run_id: bytes, raw: Sequence[Any]) -> ProgressRead:
+    """None: not finished, or gone."""
+    return ProgressRead(
+        op=request.op,
+        progress=tuple(
+            [
+                Progress(dispatch_id, number(row[:8]), number(row[8:12]), row[12:]) if row else None
+                for dispatch_id, row in zip(request.dispatch_ids, raw[1:], strict=True)
+            ]
+        ),
+    )
 
 
 def encode_floor(request: RaiseFloor) -> Call:

@@ -182,23 +182,25 @@ def encode_read_versions(request: ReadVersions) -> Call:
 
 
 def decode_read_versions(request: ReadVersions, run_id: bytes, raw: Sequence[Any]) -> VersionsRead:
-    """None: NotYet."""
+    """None: NotYet. The members of a conversation come with its first version that is there."""
     versions: list[MembershipVersion | None] = []
+    everyone: dict[bytes, _Everyone] = {}
     for name, found in zip(request.names, raw[2::2], strict=True):
         _, conversation_id, version, digest = name
         if not found:
             versions.append(None)
-        elif len(found) == 1:
+        elif version == 0:
             versions.append(_single_version(conversation_id, found[0]))
         else:
-            named = found[-1]
+            if conversation_id not in everyone:
+                everyone[conversation_id] = _everyone(found, 0)
             versions.append(
                 MembershipVersion(
                     conversation_id=conversation_id,
                     version=version,
                     digest=digest,
-                    control_seq=number(named[:8]),
-                    members=_members(_everyone(found, 0), named[8:]),
+                    control_seq=number(found[-1][:8]),
+                    members=_members(everyone[conversation_id], found[-1][8:]),
                 )
             )
     return VersionsRead(

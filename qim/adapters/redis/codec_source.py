@@ -248,6 +248,7 @@ def decode_read_source(request: ReadSource, run_id: bytes, raw: Sequence[Any]) -
         letters = [row for row in letters if row[0] < end]
     return SourceRead(
         op=request.op,
+        incarnation=run_id + b"/" + raw[5],
         checkpoint=number(raw[1][:8]) if raw[1] else -1,
         applied=number(raw[2]),
         receipts=tuple(receipts),

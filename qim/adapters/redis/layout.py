@@ -1,7 +1,28 @@
 """Key names and value layouts that both halves of the codec share (docs: architecture, "One meaning for the store").
 
 Every key is a prefix, parts of fixed width, and at most one part of variable width at its end: no two things share a key
-and no id can leave its place, whatever bytes it holds. Integers are unsigned big-endian.
+and no id can leave its place, whatever bytes it holds. Integers are unsigned big-endian. Ordered sets have score 0.
+
+======================  ==============================================================================================
+qim:incarnation         the marker of this keyspace
+ws:shard4               writer shard: e fence8, a applied8, f filter8, h HLC floor16, v coverage8
+wp:shard4               pending intents, ordered: conversation16 seq8 message_id16
+wi:shard4, wa:shard4    facts: ordered message_id16; message_id16 -> FACT
+d:dedupe16              COMMIT; dx:shard4 orders them by not_after8 dedupe16
+c:conversation16        s seq8 activity16, v VERSION control_seq8, u users16, o creator8, n name, m meta, h head40, f floor8
+h:conversation16        history, ordered: seq8 activity16 record
+gm:conversation16       members: user8 -> slot4 (joined8 left8)*
+gv:conversation16       versions: version8 digest16 -> control_seq8 bitmap of slots
+fs:partition4           fanout source: e fence8, p position, f filter8
+fr:, fd:partition4      receipts and dead letters, ordered: offset8 bytes
+ms:shard4               mailbox shard: e fence8, w watermarks, t trim8, p position, d (day4 first8)*, f + partition4 floor8
+mh:shard4               the shard has begun: without its ms: it lost its counter
+mc:shard4               claims: dispatch_id16 -> offset8 partition4 source_offset8, then count4 digest once finished
+mx:shard4               claims with a source, ordered: partition4 source_offset8 dispatch_id16
+mb:shard4 day4 user8 t  mailbox of a user (t = tenant), ordered: mailbox_seq8 entry
+mu:shard4 day4          who has a mailbox that day, ordered: user8 tenant
+pr:user8 tenant         presence: device -> session_epoch8 attempt8 expires8 conn8 gateway
+======================  ==============================================================================================
 """
 
 from struct import Struct as Packing

@@ -1,52 +1,74 @@
 """Fetch the records that stand at given offsets of a log, in few runs (the audit names offsets, logs are read in runs)."""
 
-from qim.core.audit.reads import Reads
+from collections.abc import Iterable
+from enum import IntEnum
+
+from qim.core.audit.reads import OffsetsOf, Reads
 from qim.core.audit.vocabulary import AuditConfig
 from qim.core.ports.log import Fetch, Fetched, OutOfRange, StoredRecord, Topic
 
 
+class Absence(IntEnum):
+    """Why surely nothing stands there; an offset that was not read has no absence."""
+
+    TRIMMED = 0
+    BEYOND_END = 1
+
+
 class LogLookup:
-    """``found[partition, offset]``; offsets that don't exist (beyond the end, or retained away) stay absent."""
+    """``get`` what ``want`` asked for, until ``clear``."""
 
     def __init__(self, reads: Reads, config: AuditConfig) -> None:
         self._reads = reads
         self._config = config
-        self.found: dict[tuple[Topic, int, int], StoredRecord] = {}
+        self._found: dict[tuple[Topic, int, int], StoredRecord | Absence] = {}
 
-    def want(self, topic: Topic, partition: int, offsets: list[int]) -> None:
+    def get(self, topic: Topic, number: int, offset: int) -> StoredRecord | Absence | None:
+        """None: not read."""
+        return self._found.get((topic, number, offset))
+
+    def want(self, topic: Topic, number: int, offsets: Iterable[int]) -> None:
         """Queue the fetches for these offsets."""
         run: list[int] = []
         for offset in sorted(dict.fromkeys(offsets)):
             far = run and offset - run[-1] > self._config.lookup_gap_max
             if far or (run and offset - run[0] >= self._config.window_records_max):
-                self._fetch(topic, partition, run)
+                self._fetch(topic, number, tuple(run))
                 run = []
             run.append(offset)
         if run:
-            self._fetch(topic, partition, run)
+            self._fetch(topic, number, tuple(run))
+
+    def take(self, asked: OffsetsOf, reply: Fetched | OutOfRange) -> None:
+        """What was found; the rest is asked for again, or surely absent."""
+        topic, number = asked.topic, asked.number
+        records = reply.records if isinstance(reply, Fetched) else ()
+        for record in records:
+            self._found[topic, number, record.offset] = record
+        rest: list[int] = []
+        for offset in asked.offsets:
+            if offset < reply.start:
+                self._found[topic, number, offset] = Absence.TRIMMED
+            elif offset >= reply.end:
+                self._found[topic, number, offset] = Absence.BEYOND_END
+            elif not records or offset > records[-1].offset:
+                rest.append(offset)
+        # A log gives at least one record inside its range; one that doesn't is not asked for ever.
+        if rest and (records or isinstance(reply, OutOfRange)):
+            self._fetch(topic, number, tuple(rest))
 
     def clear(self) -> None:
         """Forget what was found: the window is judged."""
-        self.found.clear()
+        self._found.clear()
 
-    def _fetch(self, topic: Topic, partition: int, wanted: list[int]) -> None:
-        fetch = Fetch(
+    def _fetch(self, topic: Topic, number: int, offsets: tuple[int, ...]) -> None:
+        request = Fetch(
             op=0,
             topic=topic,
-            partition=partition,
-            offset=wanted[0],
-            limit=wanted[-1] - wanted[0] + 1,
+            partition=number,
+            offset=offsets[0],
+            limit=offsets[-1] - offsets[0] + 1,
             bytes_max=self._config.fetch_bytes_max,
             wait_ms=0,
         )
-
-        def done(reply: Fetched | OutOfRange) -> None:
-            if not isinstance(reply, Fetched) or not reply.records:
-                return
-            for record in reply.records:
-                self.found[topic, partition, record.offset] = record
-            rest = [offset for offset in wanted if offset > reply.records[-1].offset]
-            if rest and rest[0] < reply.end:
-                self._fetch(topic, partition, rest)
-
-        self._reads.ask(fetch, done, f"{topic.value} {partition} offsets {wanted[0]}..{wanted[-1]}")
+        self._reads.ask(request, OffsetsOf(topic, number, offsets))

@@ -4,21 +4,23 @@ Its evidence is independent of the processes it judges: it reads the logs and th
 logical, the end offsets at the start of the run; what has not been processed up to there is INCOMPLETE, never an orphan.
 It does NOT repair anything; it deletes facts behind its CoverageCursor and nothing else.
 
-    IDLE --AuditRequested--> ENDS --> BARRIERS --> PROGRESS --> OUTBOX (window by window, partition by partition)
-      --> DISPATCH (windows) --> FACTS (pages) --> COVERAGE --AuditFinished--> IDLE
-    PROGRESS --a checkpoint or watermark is behind, attempts left--> PROGRESS
+    IDLE --AuditRequested--> CUTS --> OUTBOX --> DISPATCH --> FACTS --AuditFinished--> IDLE
+    any but IDLE --the store is another incarnation--> CUTS, a bounded number of times, then AuditFinished (INCOMPLETE)
 
-Each stage queues its reads; the next begins when all are answered or given up (then their range is INCOMPLETE).
+Each stage queues its reads and goes on when all are answered or given up; what was given up is in the report. Stages keep
+plain records of what they know (cuts.py, outbox_walk.py, dispatch_walk.py, fact_walk.py) and share evidence.py.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import IntEnum
+from typing import Any
 
-from qim.core.audit.log_lookup import LogLookup
-from qim.core.audit.mailboxes import Mailboxes
-from qim.core.audit.outbox_walk import OutboxWindow
-from qim.core.audit.reads import Reads
-from qim.core.audit.reverse_walks import DispatchWindow, FactWindow
+from qim.core.audit.cuts import Cuts
+from qim.core.audit.dispatch_walk import DispatchWalk
+from qim.core.audit.evidence import Evidence
+from qim.core.audit.fact_walk import FactWalk
+from qim.core.audit.outbox_walk import OutboxWalk
+from qim.core.audit.reads import CoverageOf, Purpose, Reads, describe
 from qim.core.audit.run import AuditRun
 from qim.core.audit.vocabulary import (
     AuditConfig,
@@ -29,15 +31,10 @@ from qim.core.audit.vocabulary import (
     Verdict,
 )
 from qim.core.contract.invariants import Invariant
-from qim.core.contract.sequences import split_mailbox_seq
 from qim.core.machine import Choose, Ms
 from qim.core.ports.completion import Failed, Fenced, StoreReset, Unknown
 from qim.core.ports.local import DrainRequested, Started
-from qim.core.ports.log import EndsRead, ReadEnds, Topic
 from qim.core.ports.observe import Count, Gauge, Violation
-from qim.core.ports.registry import LeaseRead, ReadLease, Resource, Role
-from qim.core.ports.store_mailbox import ReadShardState, ShardStateRead
-from qim.core.ports.store_message import AdvanceCoverage, ReadSource, SourceRead
 
 RUNS_WAITING_MAX = 16
 
@@ -46,13 +43,10 @@ class AuditStage(IntEnum):
     """Where the run stands."""
 
     IDLE = 0
-    ENDS = 1
-    BARRIERS = 2
-    PROGRESS = 3
-    OUTBOX = 4
-    DISPATCH = 5
-    FACTS = 6
-    COVERAGE = 7
+    CUTS = 1
+    OUTBOX = 2
+    DISPATCH = 3
+    FACTS = 4
 
 
 class Auditor:
@@ -68,236 +62,131 @@ class Auditor:
             timeout_ms=config.read_timeout_ms,
         )
         self._tickets: list[int] = []
-        self._run: AuditRun | None = None
+        self._evidence: Evidence | None = None
+        self._walk: Cuts | OutboxWalk | DispatchWalk | FactWalk | None = None
+        self._resets = 0
         self.stage = AuditStage.IDLE
-        self._steps: list[Callable[[], None]] = []
-        self._progress_attempts = 0
-        self._wait_until: Ms | None = None
 
     def idle(self) -> bool:
         """No run under way or waiting."""
-        return self._run is None and not self._tickets
+        return self._evidence is None and not self._tickets
 
     def deadline(self) -> Ms | None:
         """Read time-outs, retries, and the pause between looks at progress."""
-        times = [at for at in (self._reads.deadline(), self._wait_until) if at is not None]
-        return min(times, default=None)
+        return self._reads.deadline()
 
     def check(self) -> None:
         """Own invariants."""
-        assert (self._run is None) == (self.stage is AuditStage.IDLE)
+        assert (self._evidence is None) == (self.stage is AuditStage.IDLE)
+        assert (self._walk is None) == (self.stage is AuditStage.IDLE)
         assert len(self._tickets) <= RUNS_WAITING_MAX
+        assert self._evidence is not None or self._reads.settled
+        self._reads.check()
 
     def step(self, now: Ms, events: Sequence[AuditEvent]) -> list[AuditEffect]:
         """See the diagram above."""
         effects: list[AuditEffect] = []
         for event in events:
-            match event:
-                case Failed() | Unknown() | Fenced():
-                    self._reads.failed(event.op, now)
-                case StoreReset():
-                    if event.op is not None:
-                        self._reads.failed(event.op, now)
-                case AuditRequested():
-                    if len(self._tickets) < RUNS_WAITING_MAX:
-                        self._tickets.append(event.ticket)
-                case Started() | DrainRequested():
-                    pass
-                case _:
-                    self._reads.answered(event)
-        if self._wait_until is not None and now >= self._wait_until:
-            self._wait_until = None
+            self._take(now, event, effects)
+        for op in self._reads.overdue(now):
+            self._failed(op, now)
         self._advance(now, effects)
         effects.extend(self._reads.send(now))
         return effects
 
+    # ------------------------------------------------------------ events
+
+    def _take(self, now: Ms, event: AuditEvent, effects: list[AuditEffect]) -> None:
+        match event:
+            case Failed() | Unknown() | Fenced():
+                self._failed(event.op, now)
+            case StoreReset():
+                # Of many reads in flight the first such answer begins anew; the others are of a run that is gone.
+                expected = self._reads.sent if event.op is None else self._reads.answered(event.op)
+                if expected:
+                    self._store_reset(now, effects)
+            case AuditRequested():
+                self._requested(event.ticket, effects)
+            case Started() | DrainRequested():
+                pass
+            case _:
+                self._answered(now, event, effects)
+
+    def _requested(self, ticket: int, effects: list[AuditEffect]) -> None:
+        if len(self._tickets) < RUNS_WAITING_MAX:
+            self._tickets.append(ticket)
+            return
+        refused = AuditRun(ticket, self._config)
+        refused.left_out("this run", f"{RUNS_WAITING_MAX} others wait already")
+        effects.append(AuditFinished(ticket=ticket, report=refused.report()))
+
+    def _answered(self, now: Ms, event: Any, effects: list[AuditEffect]) -> None:
+        purpose = self._reads.answered(event.op)
+        if purpose is None:
+            return
+        assert self._evidence is not None and self._walk is not None
+        if not self._evidence.take(purpose, event):
+            self._walk.take(purpose, event)
+        if self._evidence.run.reset:
+            self._store_reset(now, effects)
+
+    def _failed(self, op: int, now: Ms) -> None:
+        given_up = self._reads.failed(op, now)
+        if given_up is not None:
+            self._given_up(given_up)
+
+    def _given_up(self, purpose: Purpose) -> None:
+        """Whoever asked sees that nothing came; a CoverageCursor that stays behind loses no evidence."""
+        if not isinstance(purpose, CoverageOf):
+            assert self._evidence is not None
+            self._evidence.run.left_out(describe(purpose), "no answer")
+
+    def _store_reset(self, now: Ms, effects: list[AuditEffect]) -> None:
+        """Evidence of two incarnations proves nothing together: the run begins anew (pipeline.md §0)."""
+        if self._evidence is None:
+            return
+        run = self._evidence.run
+        self._reads.forget()
+        self._resets += 1
+        if self._resets <= self._config.resets_max:
+            self._begin(run.ticket, now + self._config.retry_ms)
+            return
+        interrupted = AuditRun(run.ticket, self._config)
+        why = f"it became another incarnation {self._resets} times during the run"
+        interrupted.left_out("the store", why)
+        self._finish(interrupted, effects)
+
+    # ------------------------------------------------------------ stages
+
     def _advance(self, now: Ms, effects: list[AuditEffect]) -> None:
         """Go on while nothing is awaited; a bounded number of stages a step follows from bounded windows."""
-        while self._reads.settled and self._wait_until is None:
-            if self._run is None:
+        while self._reads.settled:
+            if self._evidence is None or self._walk is None:
                 if not self._tickets:
                     return
-                self._begin(self._tickets.pop(0))
-            elif self._steps:
-                self._steps.pop(0)()
-            elif not self._next_stage(self._run, now, effects):
-                return
+                self._resets = 0
+                self._begin(self._tickets.pop(0), now)
+            elif not self._walk.advance(now):
+                self._next_stage(self._evidence, effects)
 
-    def _begin(self, ticket: int) -> None:
-        config = self._config
-        self._reads.forget()
-        self._run = AuditRun(ticket, config)
-        self._lookup = LogLookup(self._reads, config)
-        self._mailboxes = Mailboxes(self._reads, config)
-        self._progress_attempts = 0
-        self.stage = AuditStage.ENDS
-        run = self._run
-        for number in range(config.outbox_partition_count):
-            self._ask_ends(run, Topic.OUTBOX, number)
-        for number in range(config.shard_count):
-            self._ask_ends(run, Topic.DISPATCH, number)
+    def _begin(self, ticket: int, at: Ms) -> None:
+        self._evidence = Evidence(AuditRun(ticket, self._config), self._config, self._reads)
+        self.stage = AuditStage.CUTS
+        self._walk = Cuts(self._evidence.run, self._config, self._reads, at)
 
-    def _next_stage(self, run: AuditRun, now: Ms, effects: list[AuditEffect]) -> bool:
-        """True when reads or steps were queued or the stage moved on."""
+    def _next_stage(self, evidence: Evidence, effects: list[AuditEffect]) -> None:
         match self.stage:
-            case AuditStage.ENDS:
-                self.stage = AuditStage.BARRIERS
-                self._ask_barriers(run)
-            case AuditStage.BARRIERS:
-                self.stage = AuditStage.PROGRESS
-                self._ask_progress(run)
-            case AuditStage.PROGRESS:
-                self._after_progress(run, now)
+            case AuditStage.CUTS:
+                self._walk = OutboxWalk(evidence)
             case AuditStage.OUTBOX:
-                self._next_outbox_window(run)
+                self._walk = DispatchWalk(evidence)
             case AuditStage.DISPATCH:
-                self._next_dispatch_window(run)
-            case AuditStage.FACTS:
-                self._next_fact_page(run)
-            case AuditStage.COVERAGE:
-                self._finish(run, effects)
-            case AuditStage.IDLE:
-                return False
-        return True
-
-    def _ask_ends(self, run: AuditRun, topic: Topic, number: int) -> None:
-        cut = run.partitions[number] if topic is Topic.OUTBOX else run.shards[number]
-
-        def done(reply: EndsRead) -> None:
-            cut.start, cut.end = reply.start, reply.end
-
-        self._reads.ask(
-            ReadEnds(op=0, topic=topic, partition=number), done, f"ends of {topic.value} {number}"
-        )
-
-    def _ask_barriers(self, run: AuditRun) -> None:
-        """A filter that begins at the log's start takes the greatest registered barrier below it (pipeline.md §1.7)."""
-        for number, cut in enumerate(run.partitions):
-            cut.judged_to = cut.start
-
-            def done(reply: LeaseRead, number: int = number) -> None:
-                if reply.barrier_offset >= 0:
-                    run.partitions[number].initial_epoch = reply.barrier_epoch
-
-            request = ReadLease(
-                op=0,
-                resource=Resource(role=Role.WRITER, number=number),
-                barriers_below=cut.start,
-            )
-            self._reads.ask(request, done, f"barriers of writer shard {number}")
-
-    def _ask_progress(self, run: AuditRun) -> None:
-        for number in range(len(run.partitions)):
-
-            def source(reply: SourceRead, number: int = number) -> None:
-                run.partitions[number].checkpoint = reply.checkpoint
-
-            self._reads.ask(
-                ReadSource(op=0, partition=number, low=0, high=0, limit=1),
-                source,
-                f"checkpoint of outbox {number}",
-            )
-        for number in range(len(run.shards)):
-
-            def state(reply: ShardStateRead, number: int = number) -> None:
-                shard = run.shards[number]
-                shard.incarnation, shard.trim = reply.incarnation, reply.trim
-                shard.min_watermark = reply.min_watermark if reply.base >= 0 else -1
-
-            self._reads.ask(
-                ReadShardState(op=0, shard=number), state, f"state of mailbox shard {number}"
-            )
-
-    def _after_progress(self, run: AuditRun, now: Ms) -> None:
-        """Wait a bounded while for the consumers to pass the cut; behind after that, the walk says which range."""
-        behind = any(
-            cut.checkpoint < cut.end and cut.end > cut.start for cut in run.partitions
-        ) or any(
-            shard.end > shard.start
-            and (
-                shard.min_watermark < 0 or split_mailbox_seq(shard.min_watermark)[1] < shard.end - 1
-            )
-            for shard in run.shards
-        )
-        if behind and self._progress_attempts < self._config.attempts_max:
-            self._progress_attempts += 1
-            self._wait_until = now + self._config.retry_ms
-            self._steps.append(lambda: self._ask_progress(run))
-            return
-        self.stage = AuditStage.OUTBOX
-
-    def _next_outbox_window(self, run: AuditRun) -> None:
-        self._lookup.clear()
-        for number, cut in enumerate(run.partitions):
-            if not cut.stopped and cut.judged_to < cut.end:
-                window = OutboxWindow(
-                    run,
-                    self._config,
-                    self._reads,
-                    self._lookup,
-                    self._mailboxes,
-                    number,
-                    cut.judged_to,
-                )
-                self._steps.extend(
-                    [
-                        window.begin,
-                        window.ask_receipts,
-                        window.ask_dispatches,
-                        window.ask_mailboxes,
-                        window.judge,
-                    ]
-                )
+                self._walk = FactWalk(evidence)
+            case _:
+                assert self.stage is AuditStage.FACTS, self.stage
+                self._finish(evidence.run, effects)
                 return
-        self.stage = AuditStage.DISPATCH
-        self._dispatch_at = [shard.start for shard in run.shards]
-
-    def _next_dispatch_window(self, run: AuditRun) -> None:
-        self._lookup.clear()
-        for number, shard in enumerate(run.shards):
-            if self._dispatch_at[number] < shard.end:
-                window = DispatchWindow(
-                    run, self._config, self._reads, self._lookup, number, self._dispatch_at[number]
-                )
-
-                def passed(window: DispatchWindow = window, number: int = number) -> None:
-                    self._dispatch_at[number] = window.high
-
-                self._steps.extend([window.begin, window.ask_records, window.judge, passed])
-                return
-        self.stage = AuditStage.FACTS
-        self._facts_at: list[bytes | None] = [b""] * len(run.partitions)
-
-    def _next_fact_page(self, run: AuditRun) -> None:
-        self._lookup.clear()
-        for number, after in enumerate(self._facts_at):
-            if after is not None:
-                window = FactWindow(run, self._config, self._reads, self._lookup, number, after)
-
-                def passed(window: FactWindow = window, number: int = number) -> None:
-                    self._facts_at[number] = window.last if window.more else None
-
-                self._steps.extend([window.begin, window.ask_records, window.judge, passed])
-                return
-        self.stage = AuditStage.COVERAGE
-        for why in self._reads.given_up:
-            run.left_out(f"{why}: no answer")
-        if self._config.advance_coverage and not run.orphans_total:
-            self._ask_coverage(run)
-
-    def _ask_coverage(self, run: AuditRun) -> None:
-        """Facts behind the CoverageCursor are judged by the outbox walk from now on, so they may go."""
-        for number, cut in enumerate(run.partitions):
-            facts = cut.covered_facts
-            for first in range(0, len(facts), self._config.window_records_max):
-                request = AdvanceCoverage(
-                    op=0,
-                    partition=number,
-                    incarnation=b"",
-                    covered_to=cut.judged_to,
-                    drop_facts=tuple(facts[first : first + self._config.window_records_max]),
-                )
-                self._reads.ask(request, lambda _: None, f"coverage of outbox {number}")
+        self.stage = AuditStage(self.stage + 1)
 
     def _finish(self, run: AuditRun, effects: list[AuditEffect]) -> None:
         report = run.report()
@@ -308,5 +197,6 @@ class Auditor:
             first = report.orphans[0]
             detail = f"{report.orphans_total} orphans, first: {first.kind.value} {first.detail}"
             effects.append(Violation(check=Invariant.ORPHAN_DISPATCH.value, detail=detail))
-        self._run = None
+        self._evidence = None
+        self._walk = None
         self.stage = AuditStage.IDLE

@@ -1,292 +1,238 @@
-"""The walk over the OUTBOX: every effective record has a receipt whose shards, digests and mailbox entries are right.
+"""The walk over the OUTBOX: every offset is a barrier, ineffective, or a record that is judged (outbox_judge.py).
 
-A window of one partition goes: fetch and receipts -> versions -> dispatches named -> mailboxes -> judged.
+A window of one partition; it moves on whenever everything asked for is answered or given up:
+
+    RECORDS --fetched--> RECEIPTS (and versions) --> PLACES (dispatches and progress marks named)
+      --the shards have passed them, or were looked at often enough--> MAILBOXES --> judged, next window
+    RECORDS --not readable--> the rest of the partition is left out
 """
 
-from msgspec import Struct
+from enum import IntEnum
+from typing import Any
 
-from qim.core.audience import VersionAudience, VersionKey, audience_by_shard, named_version
-from qim.core.audit.log_lookup import LogLookup
-from qim.core.audit.mailboxes import Mailboxes
-from qim.core.audit.reads import Reads
-from qim.core.audit.run import AuditRun, PartitionCut
-from qim.core.audit.vocabulary import AuditConfig, OrphanKind
-from qim.core.contract.entities import (
-    FanoutAuditReceipt,
-    ReceiptShard,
-    decode_receipt,
-)
+import msgspec
+
+from qim.core.audit.cuts import take_state
+from qim.core.audit.evidence import Evidence
+from qim.core.audit.outbox_judge import Item, Window, judge
+from qim.core.audit.reads import ProgressOf, Purpose, ReceiptsFrom, RecordsFrom, StateOf, UserKey
+from qim.core.contract.entities import decode_receipt
 from qim.core.contract.ids import dispatch_id
-from qim.core.contract.logvalue import (
-    Barrier,
-    Dispatched,
-    NewerFormat,
-    Outboxed,
-    Undecodable,
-    read_dispatch,
-    read_outbox,
-)
-from qim.core.contract.sequences import mailbox_seq
-from qim.core.dispatch_digest import materialisation_digest
-from qim.core.effective import EffectiveFilter
-from qim.core.ports.log import Fetch, Fetched, OutOfRange, Topic
-from qim.core.ports.store_message import ReadSource, ReadVersions, SourceRead, VersionsRead
-
-Targets = dict[int, tuple[int, ...]]
-"""shard -> recipients there."""
+from qim.core.contract.logvalue import Barrier, NewerFormat, Outboxed, read_outbox
+from qim.core.machine import Ms
+from qim.core.ports.log import Fetched, StoredRecord, Topic
+from qim.core.ports.store_mailbox import ProgressRead, ReadProgress, ReadShardState
+from qim.core.ports.store_message import ReadSource, SourceRead
 
 
-class _Judged(Struct, kw_only=True):
-    offset: int
-    entry: Outboxed
-    targets: Targets | None = None
+class _Phase(IntEnum):
+    RECORDS = 0
+    RECEIPTS = 1
+    PLACES = 2
+    MAILBOXES = 3
 
 
-class OutboxWindow:
-    """One window of one partition; ``stage`` methods queue reads, the machine calls the next once all are settled."""
+class OutboxWalk:
+    """Partition by partition, window by window."""
 
-    def __init__(
-        self,
-        run: AuditRun,
-        config: AuditConfig,
-        reads: Reads,
-        lookup: LogLookup,
-        mailboxes: Mailboxes,
-        partition: int,
-        low: int,
-    ) -> None:
-        self._run = run
-        self._config = config
-        self._reads = reads
-        self._lookup = lookup
-        self._mailboxes = mailboxes
-        self._partition = partition
-        self._cut: PartitionCut = run.partitions[partition]
-        self.low = low
-        self.high = low
-        self._fetched: Fetched | None = None
-        self._receipts: dict[int, FanoutAuditReceipt] = {}
-        self._dead: list[int] = []
-        self._records: list[_Judged] = []
-        self._audiences: dict[VersionKey, VersionAudience] = {}
-        self._asked: tuple[VersionKey, ...] = ()
+    def __init__(self, evidence: Evidence) -> None:
+        self._evidence = evidence
+        self._number = 0
+        self._phase = _Phase.RECORDS
+        self._window: Window | None = None
 
-    def begin(self) -> None:
-        """Ask for the records."""
-        limit = min(self._config.window_records_max, self._cut.end - self.low)
-        fetch = Fetch(
-            op=0,
-            topic=Topic.OUTBOX,
-            partition=self._partition,
-            offset=self.low,
-            limit=limit,
-            bytes_max=self._config.fetch_bytes_max,
-            wait_ms=0,
+    def advance(self, now: Ms) -> bool:
+        """Queue the next reads, or judge; False when every partition was walked."""
+        window = self._window
+        if window is None:
+            return self._begin()
+        match self._phase:
+            case _Phase.RECORDS:
+                if self._read(window):
+                    self._ask_receipts(window)
+                    self._phase = _Phase.RECEIPTS
+            case _Phase.RECEIPTS:
+                self._ask_places(window)
+                self._phase = _Phase.PLACES
+            case _Phase.PLACES:
+                if not self._look_again(window, now):
+                    self._evidence.mailboxes.want(self._recipients(window))
+                    self._phase = _Phase.MAILBOXES
+            case _:
+                judge(window, self._evidence)
+                self._window = None
+        return True
+
+    def take(self, purpose: Purpose, reply: Any) -> None:
+        """One answer."""
+        window = self._window
+        assert window is not None
+        match purpose:
+            case RecordsFrom():
+                if isinstance(reply, Fetched):
+                    window.fetched = reply.records
+            case ReceiptsFrom():
+                self._take_receipts(window, reply)
+            case ProgressOf():
+                self._take_progress(window, purpose, reply)
+            case _:
+                assert isinstance(purpose, StateOf), purpose
+                take_state(self._evidence.run, purpose, reply)
+
+    def _begin(self) -> bool:
+        """The next window; windows follow one another because the filter is a function of the prefix."""
+        evidence = self._evidence
+        evidence.lookup.clear()
+        while self._number < len(evidence.run.partitions):
+            cut = evidence.run.partitions[self._number]
+            if cut.initial_epoch is None:
+                why = "the barriers below it are not known"
+                evidence.run.left_out(f"outbox {cut.number}", why)
+            elif cut.walked_to < cut.end:
+                low = cut.walked_to
+                self._window = Window(cut=cut, low=low, high=low, receipts_to=low)
+                self._phase = _Phase.RECORDS
+                request = evidence.window(Topic.OUTBOX, cut.number, low, cut.end)
+                evidence.reads.ask(request, RecordsFrom(Topic.OUTBOX, cut.number, low))
+                return True
+            self._number += 1
+        return False
+
+    def _read(self, window: Window) -> bool:
+        """Sort out the records fetched; False where there are none, and the partition ends here."""
+        cut = window.cut
+        for stored in window.fetched:
+            if stored.offset != window.high or stored.offset >= cut.end:
+                break
+            if not self._admit(window, stored):
+                self._leave_rest(window, "a newer format than this auditor's", cut.walked_to)
+                return bool(window.items) or window.high > window.low
+            window.high = cut.walked_to = stored.offset + 1
+        if window.high == window.low:
+            self._leave_rest(window, "not readable", window.low)
+            return False
+        return True
+
+    def _leave_rest(self, window: Window, why: str, low: int) -> None:
+        cut = window.cut
+        self._evidence.run.left_out(f"outbox {cut.number}", why, low, cut.end)
+        self._number += 1
+        if window.high == window.low:
+            self._window = None
+
+    def _admit(self, window: Window, stored: StoredRecord) -> bool:
+        """False: a newer format, behind which nothing can be judged (it may be a barrier)."""
+        cut = window.cut
+        match read_outbox(stored.value):
+            case Outboxed() as entry:
+                if entry.epoch >= cut.epoch_before(stored.offset):
+                    window.items.append(Item(offset=stored.offset, key=stored.key, entry=entry))
+            case Barrier() as barrier:
+                cut.passed_barrier(stored.offset, barrier.epoch)
+            case NewerFormat():
+                return False
+            case _:
+                window.items.append(Item(offset=stored.offset, key=stored.key, entry=None))
+        return True
+
+    def _ask_receipts(self, window: Window) -> None:
+        cut = window.cut
+        self._ask_receipt_page(window, window.low)
+        self._evidence.versions.want(
+            (cut.number, item.entry.record) for item in window.items if item.entry is not None
         )
-        self._reads.ask(fetch, self._on_fetched, self._name(self.low, self.low + limit))
 
-    def ask_receipts(self) -> None:
-        """Ask for receipts of what was fetched, and for the frozen versions its records name."""
-        if self._fetched is None or not self._fetched.records:
-            self._cut.stopped = True
-            self._run.left_out(f"outbox {self._partition} from offset {self.low}: not readable")
-            return
-        entries = self._walk(self._fetched)
-        self.high = min(self._fetched.records[-1].offset + 1, self._cut.end)
-        self._records = [_Judged(offset=offset, entry=entry) for offset, entry in entries]
+    def _ask_receipt_page(self, window: Window, low: int) -> None:
         request = ReadSource(
             op=0,
-            partition=self._partition,
-            low=self.low,
-            high=self.high,
-            limit=self._config.window_records_max,
+            partition=window.cut.number,
+            low=low,
+            high=window.high,
+            limit=self._evidence.config.window_records_max,
         )
-        self._reads.ask(request, self._on_receipts, self._name(self.low, self.high))
-        named = [named_version(one.record) for _, one in entries]
-        self._asked = tuple(dict.fromkeys(name for name in named if name is not None))
-        if self._asked:
-            versions = ReadVersions(
-                op=0, names=tuple((self._partition, *name) for name in self._asked)
-            )
-            self._reads.ask(versions, self._on_versions, self._name(self.low, self.high))
+        self._evidence.reads.ask(request, ReceiptsFrom(window.cut.number, low))
 
-    def ask_dispatches(self) -> None:
-        """Ask for the dispatches that the receipts name."""
+    def _take_receipts(self, window: Window, reply: SourceRead) -> None:
+        """The checkpoint counts that stood in the same script as the rows: a lost tail takes both or neither."""
+        self._evidence.run.reset |= not window.cut.seen_in(reply.incarnation)
+        first = window.receipts_to == window.low
+        window.checkpoint = reply.checkpoint if first else min(window.checkpoint, reply.checkpoint)
+        for offset, encoded in reply.receipts:
+            try:
+                window.receipts[offset] = decode_receipt(encoded)
+            except (msgspec.DecodeError, msgspec.ValidationError):
+                window.receipts[offset] = None
+        window.dead_letters.update(reply.dead_letters)
+        rows = (*reply.receipts[-1:], *reply.dead_letters[-1:])
+        if not reply.more:
+            window.receipts_to = window.high
+        elif rows:
+            window.receipts_to = max(offset for offset, _ in rows) + 1
+            self._ask_receipt_page(window, window.receipts_to)
+
+    def _ask_places(self, window: Window) -> None:
+        evidence = self._evidence
         named: dict[int, list[int]] = {}
-        for one in self._records:
-            record = one.entry.record
-            name = named_version(record)
-            audience = self._audiences.get(name) if name is not None else None
-            if name is not None and audience is None:
+        marks: dict[int, list[bytes]] = {}
+        for item in window.items:
+            receipt = window.receipts.get(item.offset)
+            if receipt is None:
                 continue
-            one.targets = dict(audience_by_shard(record, audience, self._config.shard_count))
-            receipt = self._receipts.get(one.offset)
-            for place in receipt.shards if receipt else ():
-                if 0 <= place.shard < self._config.shard_count:
+            if item.entry is not None:
+                item.targets = evidence.versions.targets(item.entry.record)
+            for place in receipt.shards:
+                if not 0 <= place.shard < len(evidence.run.shards):
+                    continue
+                window.needed[place.shard] = max(window.needed.get(place.shard, -1), place.offset)
+                marks.setdefault(place.shard, []).append(
+                    dispatch_id(receipt.message_id, place.shard)
+                )
+                if place.offset >= evidence.run.shards[place.shard].start:
                     named.setdefault(place.shard, []).append(place.offset)
         for shard, offsets in sorted(named.items()):
-            self._lookup.want(Topic.DISPATCH, shard, offsets)
+            evidence.lookup.want(Topic.DISPATCH, shard, offsets)
+        for shard, ids in sorted(marks.items()):
+            self._ask_progress(shard, ids)
 
-    def ask_mailboxes(self) -> None:
-        """Ask for the mailboxes of every recipient."""
-        keys = [
-            (shard, one.entry.record.tenant_id, user)
-            for one in self._records
-            if one.targets is not None
-            for shard, users in sorted(one.targets.items())
-            if self._run.shards[shard].min_watermark >= 0
+    def _ask_progress(self, shard: int, ids: list[bytes]) -> None:
+        state = self._evidence.run.shards[shard]
+        step = self._evidence.config.window_records_max
+        if state.min_watermark < 0:
+            return
+        for first in range(0, len(ids), step):
+            page = tuple(ids[first : first + step])
+            request = ReadProgress(
+                op=0, shard=shard, incarnation=state.incarnation, dispatch_ids=page
+            )
+            self._evidence.reads.ask(request, ProgressOf(shard, page))
+
+    def _take_progress(self, window: Window, asked: ProgressOf, reply: ProgressRead) -> None:
+        for one, progress in zip(asked.dispatch_ids, reply.progress, strict=True):
+            if progress is not None:
+                window.progress[asked.number, one] = progress
+
+    def _look_again(self, window: Window, now: Ms) -> bool:
+        """Dispatches that came after the cut may stand where their shard has not been yet: wait a bounded while."""
+        evidence = self._evidence
+        behind = [
+            number
+            for number, offset in sorted(window.needed.items())
+            if not evidence.run.shards[number].passed(offset)
+        ]
+        if not behind or window.looks >= evidence.config.attempts_max:
+            return False
+        window.looks += 1
+        at = now + (evidence.config.retry_ms if window.looks > 1 else 0)
+        for number in behind:
+            evidence.reads.ask_at(at, ReadShardState(op=0, shard=number), StateOf(number))
+        return True
+
+    def _recipients(self, window: Window) -> list[UserKey]:
+        return [
+            (shard, item.entry.record.tenant_id, user)
+            for item in window.items
+            if item.entry is not None
+            for shard, users in (item.targets or {}).items()
+            if self._evidence.run.shards[shard].min_watermark >= 0
             for user in users
         ]
-        cuts = {
-            number: (shard.incarnation, shard.trim, shard.min_watermark)
-            for number, shard in enumerate(self._run.shards)
-        }
-        self._mailboxes.want(keys, cuts)
-
-    def judge(self) -> None:
-        """Judge in offset order; coverage stops at the first record that can't be judged."""
-        for offset in self._dead:
-            self._run.orphan(
-                OrphanKind.DEAD_LETTERED, self._partition, offset, b"", "no version can decode it"
-            )
-        for one in self._records:
-            if not self._judge_record(one):
-                self._cut.stopped = True
-                self._cut.judged_to = one.offset
-                return
-            self._run.records += 1
-            self._cut.records += 1
-            self._cut.covered_facts.append(one.entry.record.message_id)
-        self._cut.judged_to = self.high
-
-    def _judge_record(self, one: _Judged) -> bool:
-        record = one.entry.record
-        place = self._name(one.offset, one.offset + 1)
-        if one.targets is None:
-            self._run.left_out(f"{place}: version {record.version} is not in the store")
-            return False
-        receipt = self._receipts.get(one.offset)
-        if receipt is None:
-            if one.offset >= self._cut.checkpoint:
-                self._run.left_out(f"{place}: fanout has not passed it")
-                return False
-            self._finding(OrphanKind.RECEIPT_MISSING, one, "checkpoint passed it without a receipt")
-            return True
-        if receipt.message_id != record.message_id:
-            self._finding(OrphanKind.RECEIPT_MISSING, one, "the receipt is of another message")
-            return True
-        named = {at.shard: at for at in receipt.shards}
-        if sorted(named) != sorted(one.targets):
-            self._finding(
-                OrphanKind.WRONG_SHARD_SET,
-                one,
-                f"shards {sorted(named)}, expected {sorted(one.targets)}",
-            )
-            return True
-        return all(
-            self._judge_shard(one, named[shard], users)
-            for shard, users in sorted(one.targets.items())
-        )
-
-    def _judge_shard(self, one: _Judged, at: ReceiptShard, users: tuple[int, ...]) -> bool:
-        record, shard = one.entry.record, self._run.shards[at.shard]
-        if at.offset >= shard.start and not self._judge_dispatch(one, at):
-            return True
-        seq = mailbox_seq(max(shard.epoch, 1), at.offset)
-        if shard.min_watermark < seq:
-            self._run.left_out(
-                f"{self._name(one.offset, one.offset + 1)}: mailbox shard {at.shard} has not passed offset {at.offset}"
-            )
-            return False
-        if seq <= shard.trim:
-            return True
-        for user in users:
-            found = self._mailboxes.seqs((at.shard, record.tenant_id, user))
-            if found is None:
-                self._run.left_out(f"mailbox of user {user} in shard {at.shard}: not readable")
-                return False
-            seqs = found.get(record.message_id, [])
-            if len(seqs) != 1 or seqs[0] > seq:
-                detail = f"user {user}: {len(seqs)} entries at {seqs[:3]}, expected one at or below {seq}"
-                self._finding(OrphanKind.NOT_MATERIALISED, one, detail, at.shard)
-                return True
-        return True
-
-    def _judge_dispatch(self, one: _Judged, at: ReceiptShard) -> bool:
-        record = one.entry.record
-        stored = self._lookup.found.get((Topic.DISPATCH, at.shard, at.offset))
-        read = read_dispatch(stored.value) if stored is not None else None
-        if not isinstance(read, Dispatched):
-            self._finding(
-                OrphanKind.RECORD_WITHOUT_DISPATCH,
-                one,
-                f"nothing readable at offset {at.offset}",
-                at.shard,
-            )
-            return False
-        if read.dispatch.dispatch_id != dispatch_id(record.message_id, at.shard):
-            self._finding(
-                OrphanKind.RECORD_WITHOUT_DISPATCH,
-                one,
-                f"another dispatch at offset {at.offset}",
-                at.shard,
-            )
-            return False
-        if materialisation_digest(read.dispatch) != at.digest:
-            self._finding(OrphanKind.WRONG_DIGEST, one, f"at offset {at.offset}", at.shard)
-            return False
-        return True
-
-    def _finding(self, kind: OrphanKind, one: _Judged, detail: str, shard: int = -1) -> None:
-        message_id = one.entry.record.message_id
-        self._run.orphan(kind, self._partition, one.offset, message_id, detail, shard)
-
-    def _name(self, low: int, high: int) -> str:
-        return f"outbox {self._partition} offsets {low}..{high - 1}"
-
-    def _walk(self, fetched: Fetched) -> list[tuple[int, Outboxed]]:
-        """Effective records of the window, raising the partition's barrier list on the way."""
-        cut = self._cut
-        greatest = max([cut.initial_epoch, *(epoch for _, epoch in cut.barriers)])
-        filter_ = EffectiveFilter(greatest)
-        taken: list[tuple[int, Outboxed]] = []
-        for stored in fetched.records:
-            if stored.offset >= cut.end:
-                break
-            match read_outbox(stored.value):
-                case Outboxed() as entry:
-                    if filter_.admits(entry):
-                        taken.append((stored.offset, entry))
-                case Barrier() as barrier:
-                    filter_.admits(barrier)
-                    cut.barriers.append((stored.offset, barrier.epoch))
-                case Undecodable():
-                    self._dead.append(stored.offset)
-                case NewerFormat(version=version):
-                    self._run.left_out(
-                        f"{self._name(stored.offset, stored.offset + 1)}: format {version} is newer than this auditor"
-                    )
-        return taken
-
-    def _on_fetched(self, reply: Fetched | OutOfRange) -> None:
-        if isinstance(reply, Fetched):
-            self._fetched = reply
-
-    def _on_receipts(self, reply: SourceRead) -> None:
-        for offset, encoded in reply.receipts:
-            self._receipts[offset] = decode_receipt(encoded)
-        if reply.more and reply.receipts:
-            last = reply.receipts[-1][0] + 1
-            request = ReadSource(
-                op=0,
-                partition=self._partition,
-                low=last,
-                high=self.high,
-                limit=self._config.window_records_max,
-            )
-            self._reads.ask(request, self._on_receipts, self._name(last, self.high))
-
-    def _on_versions(self, reply: VersionsRead) -> None:
-        for name, version in zip(self._asked, reply.versions, strict=True):
-            if version is not None:
-                self._audiences[name] = VersionAudience(version, self._config.shard_count)

@@ -11,7 +11,9 @@ from qim.core.ports.observe import Observation
 from qim.core.ports.registry import LeaseRead, ReadLease
 from qim.core.ports.store_mailbox import (
     MailboxesRead,
+    ProgressRead,
     ReadMailboxes,
+    ReadProgress,
     ReadShardState,
     ShardStateRead,
 )
@@ -28,19 +30,24 @@ from qim.core.ports.store_message import (
 
 
 class AuditConfig(Struct, frozen=True, kw_only=True):
-    """Bounds of one run. ``advance_coverage`` False leaves the facts alone (a second look at the same data)."""
+    """Bounds of one run. ``advance_coverage`` False leaves the facts alone (a second look at the same data).
+
+    ``attempts_max``: of a read, and of looks at consumers that are behind. ``resets_max``: how often a run begins anew
+    because the store became another incarnation under it.
+    """
 
     shard_count: int
     outbox_partition_count: int
-    lane_count: int = 64
     window_records_max: int = 256
     fetch_bytes_max: int = 1024 * 1024
     lookup_gap_max: int = 128
     reads_inflight_max: int = 32
     mailbox_page_max: int = 500
     mailbox_cache_entries_max: int = 1_000_000
+    version_members_max: int = 200_000
     orphans_max: int = 1_000
     attempts_max: int = 5
+    resets_max: int = 3
     retry_ms: int = 200
     read_timeout_ms: int = 10_000
     advance_coverage: bool = True
@@ -66,7 +73,11 @@ class OrphanKind(StrEnum):
 
 
 class Orphan(Struct, frozen=True, kw_only=True, gc=False, order=True):
-    """One finding; partition/offset are of the outbox, or of the dispatch log for DISPATCH_WITHOUT_RECORD."""
+    """One finding. ``partition`` and ``offset`` are of the outbox, ``shard`` -1 or the mailbox shard concerned.
+
+    Where the dispatch itself is wrong (its detail begins with "dispatch at"), ``offset`` is of that shard's dispatch log
+    and ``partition`` the outbox partition it names, -1 if none.
+    """
 
     kind: OrphanKind
     partition: int
@@ -85,7 +96,7 @@ class Verdict(StrEnum):
 
 
 class CoveredRange(Struct, frozen=True, kw_only=True, gc=False):
-    """Offsets [low, high) of one outbox partition that were judged whole or orphaned."""
+    """Offsets [low, high) of one outbox partition that were judged whole or orphaned; ``records`` effective ones."""
 
     partition: int
     low: int
@@ -124,6 +135,7 @@ AuditEvent = (
     | VersionsRead
     | ShardStateRead
     | MailboxesRead
+    | ProgressRead
     | CoverageAdvanced
     | LeaseRead
     | Completion
@@ -137,6 +149,7 @@ AuditEffect = (
     | ReadVersions
     | ReadShardState
     | ReadMailboxes
+    | ReadProgress
     | AdvanceCoverage
     | ReadLease
     | AuditFinished

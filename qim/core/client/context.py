@@ -134,6 +134,10 @@ PendingOp = (
 )
 
 
+Repeated = Loading | RowSaving | StateSaving
+"""Orders that can't be given up: they are given again until they succeed."""
+
+
 class ClientContext:
     """One a machine. conn 0: no stream. ``waits`` all wait equally long, so their order is that of their deadlines."""
 
@@ -148,6 +152,7 @@ class ClientContext:
         self.effects: list[ClientEffect] = []
         self.pending: dict[int, PendingOp] = {}
         self.waits: dict[int, Wait] = {}
+        self._repeats: list[tuple[Ms, Repeated]] = []
         self._parts: list[bytes] = []
         self._traces: list[int] = []
         self._op = 0
@@ -172,6 +177,20 @@ class ClientContext:
         self._op += 1
         self.pending[self._op] = pending
         return self._op
+
+    def repeat(self, pending: Repeated) -> None:
+        """Give this order again after the shortest pause; each is one of a bounded number of ops."""
+        self._repeats.append((self.now + self.config.backoff_min_ms, pending))
+
+    def take_repeats(self) -> list[Repeated]:
+        """Those whose pause is over. All pauses are equally long, so the list is in their order."""
+        due = [pending for at, pending in self._repeats if at <= self.now]
+        del self._repeats[: len(due)]
+        return due
+
+    def repeat_deadline(self) -> Ms | None:
+        """The end of the first pause."""
+        return self._repeats[0][0] if self._repeats else None
 
     def order(self, effect: ClientEffect) -> None:
         """Add an effect to this step."""

@@ -43,7 +43,7 @@ def hear(parts: Parts, raw: RawFrame) -> None:
                 parts.pulling.pushed(frame)
         case MailboxBatch():
             if context.answered(raw.request, WaitKind.PULL) is not None:
-                parts.pulling.pulled(frame, moves_anchors=parts.rebuilding.moves_anchors())
+                parts.pulling.pulled(frame, moves_anchors=parts.rebuilding.is_done())
         case Pong():
             parts.link.pong(frame)
             parts.pulling.saw(frame.watermark)

@@ -163,10 +163,8 @@ class Link:
     def lose(self, at_least_ms: Ms = 0) -> None:
         """The connection is of no more use: end it and come back later."""
         context = self._context
+        assert self.wanted, "who isn't wanted online has no connection to lose"
         context.drop_stream()
-        if not self.wanted:
-            context.move(ClientState.OFFLINE)
-            return
         delay = context.backoff("client.reconnect", self._failures, self.last_attempt)
         self._failures += 1
         self._due = context.now + max(delay, at_least_ms)
@@ -181,20 +179,17 @@ class Link:
         context = self._context
         if self._due is None or context.now < self._due:
             return False
-        match context.state:
-            case ClientState.WAITING:
-                self._dial()
-            case ClientState.DIALING:
-                context.count("dial_timeouts")
-                return True
-            case ClientState.SYNCING | ClientState.ONLINE:
-                return self._beat()
-            case _:
-                self._due = None
-        return False
+        if context.state is ClientState.WAITING:
+            self._dial()
+            return False
+        if context.state is ClientState.DIALING:
+            context.count("dial_timeouts")
+            return True
+        return self._beat()
 
     def _beat(self) -> bool:
         context = self._context
+        assert context.is_live(), f"a heart beats in {context.state!r}"
         if context.now - self._last_heard >= context.config.dead_peer_ms:
             context.count("dead_peers")
             return True

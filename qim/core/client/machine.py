@@ -18,7 +18,7 @@ from typing import assert_never
 from qim.core.client.context import ClientContext, Loading
 from qim.core.client.hearing import hear
 from qim.core.client.parts import Parts
-from qim.core.client.replies import not_stored, stored
+from qim.core.client.replies import not_stored, repeat_due, stored
 from qim.core.client.vocabulary import (
     ClientCommand,
     ClientConfig,
@@ -66,6 +66,7 @@ class Client:
         for event in events:
             self._on(event)
         self._parts.expire()
+        repeat_due(self._parts)
         if self._parts.link.tick():
             self._parts.lose()
         self._pump()
@@ -78,6 +79,7 @@ class Client:
         oldest = next(iter(self._context.waits.values()), None)
         candidates = (
             oldest.deadline if oldest else None,
+            self._context.repeat_deadline(),
             self._parts.link.deadline(),
             self._parts.sending.deadline(),
             self._parts.pulling.deadline(),
@@ -92,7 +94,8 @@ class Client:
 
     def idle(self) -> bool:
         """Nothing in flight: no stream, no order to the local store unanswered."""
-        return not self._context.conn and not self._context.pending
+        context = self._context
+        return not context.conn and not context.pending and context.repeat_deadline() is None
 
     # ---------------------------------------------------------------- events
 
@@ -198,7 +201,7 @@ class Client:
     def _pump(self) -> None:
         if self._parts.link.may_authenticate() and not self._parts.rebuilding.must_wait():
             self._parts.link.authenticate(self._parts.pulling.cursor)
-        if self._parts.pulling.pump():
+        if self._parts.pulling.pump(rebuilding=not self._parts.rebuilding.is_done()):
             self._parts.sending.reconciled()
             self._parts.rebuilding.mailbox_reached(self._parts.pulling.covered)
             self._parts.link.sync_complete(self._parts.pulling.sync_to_seq)

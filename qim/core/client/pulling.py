@@ -15,10 +15,10 @@ from qim.core.client.settling import Settling
 from qim.core.client.translation import message_of_entry
 from qim.core.client.vocabulary import CaughtUp, ClientState, MessageApplied
 from qim.core.contract.frames import AuthOk, MailboxBatch, PullMailbox, PushEvents, Tombstone
-from qim.core.contract.invariants import Stage
+from qim.core.contract.invariants import Invariant, Stage
 from qim.core.machine import Ms
 from qim.core.ports.local_store import LocalMessage, SaveBatch, SavePush
-from qim.core.ports.observe import StageReached
+from qim.core.ports.observe import StageReached, Violation
 
 _TRACES_MAX: Final = 4
 
@@ -31,6 +31,7 @@ class Pulling:
         self._settling = settling
         self.cursor: bytes | None = None
         self.covered = 0
+        self._committed: tuple[bytes | None, int] = (None, 0)
         self.sync_to_seq = 0
         self.synced = False
         self._known = 0
@@ -45,13 +46,11 @@ class Pulling:
 
     def load(self, cursor: bytes | None, covered_through: int) -> None:
         """What an earlier life committed."""
-        self.cursor = cursor
-        self.covered = covered_through
+        self._stand_at(cursor, covered_through)
 
     def forget_cursor(self) -> None:
         """REBUILD: it stands for nothing any more."""
-        self.cursor = None
-        self.covered = 0
+        self._stand_at(None, 0)
 
     # ---------------------------------------------------------------- connection
 
@@ -64,7 +63,7 @@ class Pulling:
         self._tries = 0
         self._told = None
         if self.cursor is None:
-            self.cursor = frame.cursor
+            self._stand_at(frame.cursor, 0)
         # A cursor whose place isn't known is pulled from once at least.
         self._dirty = frame.has_offline or self.covered == 0
 
@@ -85,13 +84,23 @@ class Pulling:
 
     # ---------------------------------------------------------------- pull
 
-    def pump(self) -> bool:
-        """Pull if there is reason to; True when the first sync of this connection has just ended."""
+    def pump(self, *, rebuilding: bool) -> bool:
+        """Pull if there is reason to; True when the first sync of this connection has just ended.
+
+        While ``rebuilding`` history is still to come, so nobody is told that all is here.
+        """
         context = self._context
+        if (self.cursor, self.covered) != self._committed:
+            context.order(
+                Violation(
+                    check=Invariant.CURSOR_ADVANCED_BY_PUSH,
+                    detail=f"covered {self.covered}, committed {self._committed[1]}",
+                )
+            )
         if not context.is_live() or self._asked or self._saving:
             return False
         if not self._dirty and self.covered >= self._known:
-            return self._rest()
+            return self._rest(rebuilding)
         if context.now < self._not_before:
             return False
         assert self.cursor is not None, "AUTH_OK gave a cursor"
@@ -157,8 +166,7 @@ class Pulling:
         """The transaction is durable: now, and only now, the cursor stands there."""
         self._saving = False
         progress = saving.covered_through > self.covered
-        self.cursor = saving.cursor
-        self.covered = max(self.covered, saving.covered_through)
+        self._stand_at(saving.cursor, max(self.covered, saving.covered_through))
         self.applied(saving.messages, fresh)
         if saving.conn != self._context.conn:
             return
@@ -228,12 +236,18 @@ class Pulling:
         assert not (self._asked and self._saving), "a pull beside an unsaved batch"
         assert 0 <= self._pushes_saving <= self._context.config.pushes_unsaved_max
 
-    def _rest(self) -> bool:
+    def _stand_at(self, cursor: bytes | None, covered: int) -> None:
+        """The only way for the cursor to move; who moves it otherwise is found out at the end of the step."""
+        self.cursor, self.covered = cursor, covered
+        self._committed = (cursor, covered)
+
+    def _rest(self, rebuilding: bool) -> bool:
         """Nothing to pull: the first sync is over, or we are caught up."""
         if not self.synced:
             self.synced = self._context.now >= self._not_before
             return self.synced
-        if self._context.state is ClientState.ONLINE and self._told != self.covered:
+        told = rebuilding or self._told == self.covered
+        if self._context.state is ClientState.ONLINE and not told:
             self._told = self.covered
             self._context.order(CaughtUp(covered_through=self.covered))
         return False

@@ -6,7 +6,7 @@ A page of history is stored like everything else that comes; it moves no anchor,
 from collections import deque
 
 from qim.core.client.context import ClientContext, HistorySaving, Wait, WaitKind
-from qim.core.client.translation import message_of_record
+from qim.core.client.translation import message_of_record, refusal_of_frame
 from qim.core.client.vocabulary import (
     HistoryArrived,
     HistoryRequested,
@@ -31,7 +31,10 @@ class Queries:
 
     def ask(self, query: Query) -> None:
         """Queue it, or say that it can't be asked now."""
-        if not self._context.is_live():
+        code = refusal_of_frame(self._frame(query))
+        if code is not None:
+            self._fail(query.ticket, code)
+        elif not self._context.is_live():
             self._fail(query.ticket, ErrorCode.UNAVAILABLE)
         elif len(self._queue) >= self._context.config.queries_max:
             self._fail(query.ticket, ErrorCode.QUOTA_EXCEEDED)
@@ -45,7 +48,9 @@ class Queries:
             self._queue and self._context.is_live() and self._inflight < config.queries_inflight_max
         ):
             self._inflight += 1
-            self._send(self._queue.popleft())
+            query = self._queue.popleft()
+            kind = WaitKind.HISTORY if isinstance(query, HistoryRequested) else WaitKind.MEMBERS
+            self._context.ask(self._frame(query), kind, ticket=query.ticket)
 
     def lost(self, tickets: list[int]) -> None:
         """The connection is gone: these were on it, and nothing queued can be asked."""
@@ -120,20 +125,15 @@ class Queries:
         assert sum(w.kind in kinds for w in self._context.waits.values()) == self._inflight
         assert len(self._queue) <= self._context.config.queries_max
 
-    def _send(self, query: Query) -> None:
-        if isinstance(query, HistoryRequested):
-            page = PullHistory(
-                conversation_id=query.conversation_id,
-                anchor=query.anchor,
-                direction=query.direction,
-                limit=query.limit or self._context.config.history_limit,
-            )
-            self._context.ask(page, WaitKind.HISTORY, ticket=query.ticket)
-        else:
-            members = Members(
-                conversation_id=query.conversation_id, since_version=query.since_version
-            )
-            self._context.ask(members, WaitKind.MEMBERS, ticket=query.ticket)
+    def _frame(self, query: Query) -> PullHistory | Members:
+        if isinstance(query, MembersRequested):
+            return Members(conversation_id=query.conversation_id, since_version=query.since_version)
+        return PullHistory(
+            conversation_id=query.conversation_id,
+            anchor=query.anchor,
+            direction=query.direction,
+            limit=query.limit or self._context.config.history_limit,
+        )
 
     def _fail(self, ticket: int, code: int, retry_after_ms: int = 0) -> None:
         self._context.order(QueryFailed(ticket=ticket, code=code, retry_after_ms=retry_after_ms))

@@ -53,8 +53,8 @@ class Rebuilding:
         self.state = LocalState(state)
         self._target = target
 
-    def moves_anchors(self) -> bool:
-        """May a MAILBOX_BATCH raise anchors."""
+    def is_done(self) -> bool:
+        """Not REBUILDING: nothing older is still to come, and a MAILBOX_BATCH may raise anchors."""
         return self.state is LocalState.ONLINE
 
     def begin(self) -> None:
@@ -123,8 +123,7 @@ class Rebuilding:
 
     def arrived(self, wait: Wait, frame: HistoryBatch) -> None:
         """A page: stored, and the anchor behind it, before the next is asked for."""
-        if not self._is_head(wait):
-            return
+        self._assert_head(wait)
         messages = tuple(message_of_record(r, frame.conversation_id) for r in frame.records)
         anchor = messages[-1].conversation_seq if messages else 0
         saving = HistorySaving(
@@ -155,8 +154,7 @@ class Rebuilding:
 
     def page_refused(self, wait: Wait, code: int, retry_after_ms: int) -> None:
         """A conversation that is no longer ours is passed over; anything else is tried again."""
-        if not self._is_head(wait):
-            return
+        self._assert_head(wait)
         self._busy = False
         if code in _GONE:
             self._queue.popleft()
@@ -178,16 +176,17 @@ class Rebuilding:
         if saving.drop_cursor:
             self._dropping = False
 
-    def state_not_saved(self, saving: StateSaving) -> None:
-        """Stored again, until it is: a restart in the wrong state would trust the wrong anchors."""
+    def save_again(self, saving: StateSaving) -> None:
+        """Until it is stored: a restart in the wrong state would trust the wrong anchors."""
         if saving.drop_cursor or (saving.state, saving.rebuild_target) == (
             self.state,
             self._target,
         ):
             self._save(drop_cursor=saving.drop_cursor)
 
-    def _is_head(self, wait: Wait) -> bool:
-        return self._busy and bool(self._queue) and self._queue[0][0] == wait.key
+    def _assert_head(self, wait: Wait) -> None:
+        """A wait ends with its connection, and only the head of the queue is ever asked for."""
+        assert self._busy and self._queue[0][0] == wait.key
 
     def _restart(self) -> None:
         self._mailbox_done = False

@@ -67,8 +67,8 @@ def not_stored(parts: Parts, pending: PendingOp, surely: bool) -> None:
     """Failed (``surely``) or Unknown: every order may be given again."""
     parts.context.count("local_store_failed", type(pending).__name__)
     match pending:
-        case Loading():
-            parts.context.order(LoadLocal(op=parts.context.expect(pending)))
+        case Loading() | StateSaving():
+            parts.context.repeat(pending)
         case RowSaving():
             parts.sending.row_not_saved(pending, surely=surely)
         case NotAfterSaving():
@@ -86,10 +86,22 @@ def not_stored(parts: Parts, pending: PendingOp, surely: bool) -> None:
         case AttemptSaving():
             if pending.conn == parts.context.conn:
                 parts.lose()
-        case StateSaving():
-            parts.rebuilding.state_not_saved(pending)
         case _:
             assert_never(pending)
+
+
+def repeat_due(parts: Parts) -> None:
+    """Orders that must succeed one day are given again after a pause."""
+    for pending in parts.context.take_repeats():
+        match pending:
+            case Loading():
+                parts.context.order(LoadLocal(op=parts.context.expect(pending)))
+            case StateSaving():
+                parts.rebuilding.save_again(pending)
+            case RowSaving():
+                parts.sending.save_again(pending)
+            case _:
+                assert_never(pending)
 
 
 def _hint_not_stored(parts: Parts, pending: PushSaving | HistorySaving | AnchorsReading) -> None:

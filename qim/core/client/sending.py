@@ -82,10 +82,14 @@ class Sending:
         """Refused if it surely isn't stored; else stored once more, or a restart might send what was refused."""
         entry = self._outbox.rows[saving.client_message_id]
         if not surely:
-            self._save(entry)
+            self._context.repeat(saving)
             return
         self._outbox.drop(entry)
         self._context.order(SendRefused(client_message_id=entry.key, code=ErrorCode.UNAVAILABLE))
+
+    def save_again(self, saving: RowSaving) -> None:
+        """The same row: an insert that stands keeps it."""
+        self._save(self._outbox.rows[saving.client_message_id])
 
     # ---------------------------------------------------------------- connection
 
@@ -150,10 +154,6 @@ class Sending:
         for entry in self._outbox.rows.values():
             if entry.stage is RowStage.INFLIGHT:
                 assert entry.transmitted and entry.row.not_after
-
-    def is_empty(self) -> bool:
-        """No row waits."""
-        return not self._outbox.rows
 
     # ---------------------------------------------------------------- one row
 

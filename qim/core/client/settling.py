@@ -103,15 +103,11 @@ class Settling:
 
     def settled(self, saving: AckSaving) -> None:
         """The row is sent, durably."""
-        entry = self._outbox.rows.get(saving.coordinates.client_message_id)
-        if entry is not None:
-            self._tell(entry, saving)
+        self._tell(self._settling(saving.coordinates.client_message_id), saving)
 
     def failed(self, saving: FailureSaving) -> None:
         """The row is failed, durably."""
-        entry = self._outbox.rows.get(saving.client_message_id)
-        if entry is None:
-            return
+        entry = self._settling(saving.client_message_id)
         self._outbox.drop(entry)
         key = entry.key
         if isinstance(entry.row, PendingGroupChange):
@@ -131,9 +127,7 @@ class Settling:
 
     def not_settled(self, key: bytes) -> None:
         """The local store could not say so: the row is sent again, and the server repeats its answer."""
-        entry = self._outbox.rows.get(key)
-        if entry is None or entry.stage is not RowStage.SETTLING:
-            return
+        entry = self._settling(key)
         entry.stage = RowStage.QUEUED
         self._outbox.enlist(entry)
         self.cool(entry, 0)
@@ -158,6 +152,12 @@ class Settling:
         context = self._context
         delay = context.backoff("client.resend", entry.tries, entry.key)
         self._outbox.cool(entry, context.now + max(delay, retry_after_ms))
+
+    def _settling(self, key: bytes) -> OutboxRow:
+        """A row in SETTLING leaves it only by the answer to the one order that put it there."""
+        entry = self._outbox.rows[key]
+        assert entry.stage is RowStage.SETTLING
+        return entry
 
     def _settle(self, entry: OutboxRow, saving: AckSaving) -> None:
         self._outbox.leave(entry)

@@ -16,6 +16,7 @@ from qim.core.contract.frames import (
     MailboxEntry,
     SendAck,
     SendMessage,
+    WireFrame,
     decode_client_frame,
     encode_frame,
 )
@@ -169,14 +170,18 @@ def _group_frame(row: PendingGroupChange) -> Transmission:
 
 
 def refusal_of_row(row: PendingRow) -> ErrorCode | None:
-    """What the server would refuse at sight, found by its own decoder before the row is stored."""
+    """``refusal_of_frame`` for a row that is not stored yet."""
     if isinstance(row, PendingGroupChange):
         creates = row.operation == MembershipOp.CREATE
         if row.operation not in tuple(MembershipOp) or creates != (row.conversation_id is None):
             return ErrorCode.INVALID_ARGUMENT
+    return refusal_of_frame(frame_of_row(replace(row, not_after=1)))
+
+
+def refusal_of_frame(frame: WireFrame) -> ErrorCode | None:
+    """What the server would refuse at sight, found by its own decoder."""
     try:
-        data = encode_frame(frame_of_row(replace(row, not_after=1)))
-        (raw,) = FrameDecoder(FRAME_BYTES_MAX).feed(data)
+        (raw,) = FrameDecoder(FRAME_BYTES_MAX).feed(encode_frame(frame))
         decode_client_frame(raw)
     except ProtocolError as error:
         return error.code

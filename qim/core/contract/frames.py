@@ -253,9 +253,14 @@ _Decoder = msgspec.msgpack.Decoder[Any]
 
 
 def _loosen(field_type: Any) -> Any:
-    """The type without the bounds of its scalars. Bounds of arrays stay: they guard memory, not meaning."""
-    if get_origin(field_type) is Annotated and get_args(field_type)[0] in (int, bytes, str):
-        return get_args(field_type)[0]
+    """The type without the bounds of its scalars, those in an array too. Bounds of arrays stay: they guard memory, not
+    meaning."""
+    if get_origin(field_type) is Annotated:
+        bare, *bounds = get_args(field_type)
+        if bare in (int, bytes, str):
+            return bare
+        if get_origin(bare) is tuple:
+            return Annotated[(tuple[_loosen(get_args(bare)[0]), ...], *bounds)]  # type: ignore[misc] # built
     if get_origin(field_type) is Union or isinstance(field_type, type(int | None)):
         return Union[tuple(_loosen(member) for member in get_args(field_type))]  # noqa: UP007 - built, not written
     return field_type

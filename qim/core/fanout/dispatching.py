@@ -18,9 +18,13 @@ def dispatches(
     record = item.outboxed.record
     targets = audience_by_shard(record, audience, config.shard_count)
     digest = body_digest(record.body)
+    # A version is the same audience in every shard, explicit recipients are each shard's own.
+    shared = b""
     outgoing: list[Outgoing] = []
     for place, (shard, users) in enumerate(targets):
         dispatch = _dispatch(config, partition, item, record, shard, users, digest)
+        if not shared or dispatch.recipients:
+            shared = materialisation_digest(dispatch)
         value = dispatch_value(partition.epoch, encode_dispatch(dispatch))
         outgoing.append(
             Outgoing(
@@ -28,7 +32,7 @@ def dispatches(
                 item=item,
                 place=place,
                 shard=shard,
-                digest=materialisation_digest(dispatch),
+                digest=shared,
                 record=LogRecord(key=record.message_id, value=value),
                 trace_id=record.trace_id,
             )

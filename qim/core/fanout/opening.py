@@ -16,12 +16,14 @@ from qim.core.position import Verdict, judge_ends, judge_predecessor
 
 
 def open_source(orders: Orders, partition: Partition, choose: Choose) -> None:
-    """Raise the fence and ask for the checkpoint."""
-    key = (partition.number, partition.epoch)
+    """Raise the fence and ask for the checkpoint. Each try brings its own key: a keyspace emptied between two tries of one
+    epoch would otherwise be marked alike twice, and pass for one incarnation."""
+    op = orders.op(What.OPEN, partition)
+    key = (partition.number, partition.epoch, op)
     entropy = [choose("fanout.fresh_key", (*key, half)) for half in (0, 1)]
     orders.give(
         OpenSource(
-            op=orders.op(What.OPEN, partition),
+            op=op,
             partition=partition.number,
             epoch=partition.epoch,
             fresh_key=H("qim.incarnation", "fanout", *key, *entropy),

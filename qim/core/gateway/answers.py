@@ -43,7 +43,7 @@ from qim.core.contract.rpc import (
 )
 from qim.core.gateway.questions import Question
 
-_ENTRY_OVERHEAD_BYTES = 256
+ENTRY_OVERHEAD_BYTES = 256
 """More than the fields of a record besides its body take on the wire."""
 _NO_DEVICE = b"\0"
 """Stands on the wire for "no device set a state": a conversation of which only a read mark is known (version 0)."""
@@ -213,7 +213,7 @@ def _cut(
 
 
 def _size(record: HistoryRecord) -> int:
-    return _ENTRY_OVERHEAD_BYTES + len(record.body or b"")
+    return ENTRY_OVERHEAD_BYTES + len(record.body or b"")
 
 
 def history_record(
@@ -244,7 +244,7 @@ def session_rows_that_fit(answer: SessionListAnswer, bytes_max: int) -> int:
     """How many rows of the page fit one frame, at least one: heads carry whole bodies."""
     size = 0
     for index, row in enumerate(answer.rows):
-        size += 2 * _ENTRY_OVERHEAD_BYTES + len(row.head) + len(row.state_value)
+        size += 2 * ENTRY_OVERHEAD_BYTES + len(row.head) + len(row.state_value)
         if index and size > bytes_max:
             return index
     return len(answer.rows)

@@ -15,6 +15,7 @@ from qim.core.contract.frames import (
     encode_frame,
     error_frame,
 )
+from qim.core.gateway.answers import ENTRY_OVERHEAD_BYTES
 from qim.core.gateway.connection import Connection
 from qim.core.gateway.context import NodeContext
 from qim.core.gateway.presence import Presence
@@ -162,7 +163,7 @@ class Connections:
         part: list[MailboxEntry] = []
         size = 0
         for entry in entries:
-            entry_bytes = len(entry.body or b"")
+            entry_bytes = ENTRY_OVERHEAD_BYTES + len(entry.body or b"")
             if part and size + entry_bytes > bytes_max:
                 self._send_pushes(connection, part)
                 part, size = [], 0

@@ -53,7 +53,7 @@ from qim.core.gateway.table import ConnectionState
 from qim.core.gateway.vocabulary import GatewayConfig, GatewayEffect, GatewayEvent
 from qim.core.gateway.watermarks import Watermarks
 from qim.core.machine import Choose, Ms
-from qim.core.ports.completion import Completion, StoreReset
+from qim.core.ports.completion import Completion, StoreReset, StoreRole
 from qim.core.ports.local import DrainRequested, Started
 from qim.core.ports.network import Received
 from qim.core.ports.observe import Gauge
@@ -89,6 +89,7 @@ class ConnectionNode:
         )
         self._timers: list[tuple[Ms, int]] = []
         self._gauges_due: Ms = 0
+        self._gauges_told: tuple[int, int, int] | None = None
 
     def step(self, now: Ms, events: Sequence[GatewayEvent]) -> list[GatewayEffect]:
         """Take facts, give orders: at most one Write a connection, its CloseSocket behind it."""
@@ -253,7 +254,8 @@ class ConnectionNode:
 
     def _on_completion(self, completion: Completion) -> None:
         if isinstance(completion, StoreReset):
-            self._presence.refresh_all()
+            if completion.store is StoreRole.MAILBOX:
+                self._presence.refresh_all()
             if completion.op is None:
                 return
         assert completion.op is not None
@@ -329,10 +331,18 @@ class ConnectionNode:
             self._context.draining_until = self._context.now + self._context.config.drain_timeout_ms
 
     def _observe(self) -> None:
+        """At most once a second, and at once when it grows quiet: no later step may come to correct a busy past."""
         context = self._context
-        if context.now < self._gauges_due:
+        connections, requests, waiters = gauges = (
+            len(context.connections),
+            len(self._requests),
+            self._owners.waiters,
+        )
+        quiet = not (requests or waiters)
+        if gauges == self._gauges_told or (context.now < self._gauges_due and not quiet):
             return
         self._gauges_due = context.now + _GAUGE_EVERY_MS
-        context.order(Gauge(name="gateway_connections", value=len(context.connections)))
-        context.order(Gauge(name="gateway_requests", value=len(self._requests)))
-        context.order(Gauge(name="gateway_owner_waiters", value=self._owners.waiters))
+        self._gauges_told = gauges
+        context.order(Gauge(name="gateway_connections", value=connections))
+        context.order(Gauge(name="gateway_requests", value=requests))
+        context.order(Gauge(name="gateway_owner_waiters", value=waiters))

@@ -1,8 +1,9 @@
 """What a connection has been given and its peer has not yet taken: bounded, else the peer is cut (pipeline.md §6).
 
-The driver reports bytes it could not hand to the kernel (Backlog). While none are reported everything written is taken
-at once and nothing is counted; from the first report on each frame is remembered by where it ends in the stream, so
-that a later report tells exactly how many frames and batches still wait.
+The driver reports bytes it could not hand to the kernel (Backlog), whenever that changed much. While none are reported
+everything written is taken at once and nothing is counted; from the first report on each frame is remembered by where
+it ends in the stream, so that a report tells which frames still wait. Between reports the last one is the truth for all
+that earlier steps handed over: a peer that is slow but keeps up is never cut for reports that had no reason to come.
 """
 
 from collections import deque
@@ -14,9 +15,10 @@ class Outbound:
     """Frames of one step, joined into one Write, and the account of what waits. It never drops or reorders a frame."""
 
     __slots__ = (
-        "_blocked",
+        "_handed",
         "_parameters",
         "_parts",
+        "_reported",
         "_taken",
         "_traces",
         "_waiting",
@@ -28,12 +30,12 @@ class Outbound:
         self._parameters = parameters
         self._parts: list[bytes] = []
         self._traces: list[int] = []
-        self._waiting: deque[tuple[int, bool]] = (
-            deque()
-        )  # (stream offset behind the frame, is a batch)
+        # (stream offset behind the frame, is it a batch)
+        self._waiting: deque[tuple[int, bool]] = deque()
         self._written = 0
         self._taken = 0
-        self._blocked = False
+        self._handed = 0
+        self._reported = 0
         self.batches = 0
 
     def put(self, data: bytes, *, batch: bool = False, trace: int | None = None) -> None:
@@ -42,23 +44,21 @@ class Outbound:
         self._written += len(data)
         if trace is not None and len(self._traces) < 4:
             self._traces.append(trace)
-        if self._blocked:
+        if self._reported:
             self._waiting.append((self._written, batch))
             self.batches += batch
 
     def report(self, bytes_queued: int) -> None:
-        """A Backlog of the driver: everything but the last ``bytes_queued`` bytes written has been taken."""
-        if bytes_queued and not self._blocked:
+        """A Backlog of the driver: all it was handed but the last ``bytes_queued`` bytes has been taken."""
+        if bytes_queued and not self._reported:
             # Frames written before anybody counted: one entry stands for them all.
             self._waiting.append((self._written, False))
-        self._blocked = bytes_queued > 0
-        self._taken = max(self._taken, self._written - bytes_queued)
-        while self._waiting and self._waiting[0][0] <= self._taken:
-            self.batches -= self._waiting.popleft()[1]
+        self._reported = bytes_queued
+        self._take_until(self._handed - bytes_queued)
 
     def bytes_waiting(self) -> int:
         """Bytes not taken as far as the reports tell; 0 while nothing is blocked."""
-        return self._written - self._taken if self._blocked else 0
+        return self._written - self._taken if self._reported else 0
 
     def has_room_for_batch(self, promised: int) -> bool:
         """May one more batch be asked for, with ``promised`` ones still to come."""
@@ -72,8 +72,16 @@ class Outbound:
 
     def take(self) -> tuple[bytes, tuple[int, ...]]:
         """What this step wrote (b"": nothing) and its traces; the parts are gone from here."""
+        if self._reported:
+            self._take_until(self._handed - self._reported)
+        self._handed = self._written
         data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
         traces = tuple(self._traces)
         self._parts.clear()
         self._traces.clear()
         return data, traces
+
+    def _take_until(self, offset: int) -> None:
+        self._taken = max(self._taken, offset)
+        while self._waiting and self._waiting[0][0] <= self._taken:
+            self.batches -= self._waiting.popleft()[1]

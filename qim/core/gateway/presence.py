@@ -30,6 +30,7 @@ class Presence:
     def __init__(self, context: NodeContext) -> None:
         self._context = context
         self._due: Ms = context.parameters.presence_refresh_ms
+        self._round_at: Ms | None = None
         self._queue: deque[int] = deque()
         self._inflight = 0
 
@@ -66,8 +67,12 @@ class Presence:
         )
 
     def refresh_all(self) -> None:
-        """The store is another incarnation: every entry is written again at once."""
-        self._due = self._context.now
+        """The store is another incarnation: every entry is written again, at once but for the pause between rounds."""
+        context = self._context
+        earliest = context.now
+        if self._round_at is not None:
+            earliest = max(earliest, self._round_at + context.config.refresh_pause_ms)
+        self._due = min(self._due, earliest)
 
     def deadline(self) -> Ms | None:
         """When the next refresh is due; None while there is nobody to refresh, or the answers will tell."""
@@ -79,6 +84,7 @@ class Presence:
         """Start a round if it is due, and order as many batches as may be in flight."""
         context = self._context
         if context.now >= self._due:
+            self._round_at = context.now
             self._due = context.now + context.parameters.presence_refresh_ms
             # A round that is still under way is not doubled: its rest is simply walked from the start again.
             self._queue = deque(context.connections)

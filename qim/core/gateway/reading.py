@@ -148,6 +148,8 @@ class Reading:
             asked, connection, answer
         ):
             return
+        if isinstance(answer, PullAnswer) and answer.entries:
+            asked.trace = answer.entries[0].trace_id
         frame = self._frame(asked, connection, answer)
         if frame is not None:
             self._connections.send(

@@ -51,6 +51,9 @@ class GatewayConfig(Struct, frozen=True, kw_only=True):
     badge_wait_ms: int = 250
     """AUTH_OK waits so long for the badge, and says 0 then: the session list tells it anyway."""
     refresh_batch_max: int = 256
+    refresh_pause_ms: int = 1_000
+    """Between two rounds of presence refreshes that a StoreReset asks for: a store that nobody has opened yet answers
+    StoreReset to each of them."""
     drain_timeout_ms: int = 5_000
 
 

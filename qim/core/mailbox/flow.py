@@ -13,6 +13,7 @@ from msgspec import Struct
 from qim.core.audience import named_version
 from qim.core.contract import routing
 from qim.core.contract.entities import NO_SOURCE
+from qim.core.contract.sequences import before_first
 from qim.core.machine import Choose, Ms
 from qim.core.mailbox import opening
 from qim.core.mailbox.appending import append, finish, on_finished, on_refused, on_stored
@@ -35,6 +36,7 @@ from qim.core.ports.store_mailbox import (
     FloorRaised,
     MailboxOpened,
     MailboxTrimmed,
+    OpenMailbox,
     RaiseFloor,
     TrimMailbox,
 )
@@ -137,6 +139,10 @@ class Flow:
         elif what == TRIM_DUE:
             trim(self._orders, shard, self._config, clock.wall)
             self._timers.set((shard.number, TRIM_DUE), clock.now + self._config.trim_ms)
+        elif what == What.OPEN.name:
+            opened = shard.requests.pop(What.OPEN)
+            assert isinstance(opened, OpenMailbox)
+            opening.open_mailbox(self._orders, shard, opened.initial, self._choose)
         elif what != LANE_DUE:
             self._orders.repeat(What[what], shard)
 
@@ -144,9 +150,8 @@ class Flow:
 
     def _on_ends(self, now: Ms, shard: Shard, event: EndsRead) -> Violation | None:
         if shard.stage is Stage.READING_START:
-            opening.open_mailbox(
-                self._orders, shard, event.start, self._choose, self._config.shard_epoch
-            )
+            initial = before_first(self._config.shard_epoch, event.start)
+            opening.open_mailbox(self._orders, shard, initial, self._choose)
             return None
         stop = opening.on_ends_read(self._orders, shard, event)
         self._if_running(now, shard)

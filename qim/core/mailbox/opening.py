@@ -5,7 +5,7 @@ Each ``on_*`` answers the Violation that stops the shard, or None. There is no a
 
 from qim.core.contract.hashing import H
 from qim.core.contract.invariants import Invariant
-from qim.core.contract.sequences import before_first, split_mailbox_seq
+from qim.core.contract.sequences import split_mailbox_seq
 from qim.core.machine import Choose, Ms
 from qim.core.mailbox.lanes import Lanes
 from qim.core.mailbox.orders import Orders, What
@@ -28,19 +28,19 @@ def read_ends(orders: Orders, shard: Shard) -> None:
     orders.ask(What.ENDS, shard, request)
 
 
-def open_mailbox(
-    orders: Orders, shard: Shard, start: int, choose: Choose, first_shard_epoch: int
-) -> None:
-    """Raise the fence and ask for W, trim, floors, days and position."""
+def open_mailbox(orders: Orders, shard: Shard, initial: int, choose: Choose) -> None:
+    """Raise the fence and ask for W, trim, floors, days and position. Each try brings its own key: a keyspace emptied
+    between two tries of one epoch would otherwise be marked alike twice, and pass for one incarnation."""
     shard.stage = Stage.OPENING
-    key = (shard.number, shard.epoch)
+    op = orders.op(What.OPEN, shard)
+    key = (shard.number, shard.epoch, op)
     entropy = [choose("mailbox.fresh_key", (*key, half)) for half in (0, 1)]
     request = OpenMailbox(
-        op=orders.op(What.OPEN, shard),
+        op=op,
         shard=shard.number,
         epoch=shard.epoch,
         fresh_key=H("qim.incarnation", "mailbox", *key, *entropy),
-        initial=before_first(first_shard_epoch, start),
+        initial=initial,
     )
     orders.ask(What.OPEN, shard, request)
 

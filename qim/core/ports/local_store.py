@@ -3,84 +3,56 @@
 One lane: the driver applies orders in the order they were given, each in ONE transaction, each durable before its
 answer. Every order is answered by its typed reply or by ``Failed``/``Unknown`` (a client treats both as not done and
 repeats what may be repeated; every order here may). Message identity is ``message_id``: a row is inserted once and an
-insert of one that stands is not ``fresh``. Times are wall ms; nothing here interprets a body.
-"""
+insert of one that stands is not ``fresh``. Rows are those of ports/local_rows.py, the session list's orders those of
+ports/local_sessions.py. Times are wall ms.
 
-from enum import IntEnum
+Overlays (§5): a RECALL or DELETE_FOR_ME record stored here, a tombstone RECALLED, or the ack of an own one lays an overlay
+on (conversation, target seq), whichever of the two came first; a recalled message loses its body for good, a deleted one
+is not shown. The record's body is its target, 8 bytes big-endian. Nothing else is touched, quoting messages least of all.
+"""
 
 from msgspec import Struct
 
+from qim.core.ports.local_rows import (
+    Coordinates,
+    LocalConversation,
+    LocalMessage,
+    LocalState,
+    PendingGroupChange,
+    PendingMessage,
+    PendingOverlay,
+    PendingRow,
+)
+from qim.core.ports.local_sessions import LocalSessionReply, LocalSessionRequest
 
-class LocalState(IntEnum):
-    """What survives a restart: REBUILDING holds until the rebuild is done (pipeline.md §6, REBUILD)."""
-
-    ONLINE = 1
-    REBUILDING = 2
-
-
-class LocalMessage(Struct, frozen=True, kw_only=True, gc=False):
-    """A message as the device keeps it. body None: a tombstone. conversation_kind 0, peer_user_id 0: not told."""
-
-    message_id: bytes
-    conversation_id: bytes
-    conversation_kind: int
-    conversation_seq: int
-    last_activity_id: bytes
-    kind: int
-    sender_id: int
-    client_message_id: bytes | None
-    custom_type: str
-    body: bytes | None
-    tombstone: int
-    sent_at: int
-    peer_user_id: int
-    trace_id: int
-
-
-class Coordinates(Struct, frozen=True, kw_only=True, gc=False):
-    """Where a sent message stands, from SEND_ACK, from the own mailbox entry, or from history."""
-
-    client_message_id: bytes
-    message_id: bytes
-    conversation_id: bytes
-    conversation_seq: int
-    last_activity_id: bytes
-    sent_at: int
-
-
-class PendingMessage(Struct, frozen=True, kw_only=True, gc=False):
-    """A message the user sent: durable before it is transmitted. not_after 0: never transmitted yet.
-
-    ``order`` rises with every row of the device: rows of one conversation go out in it.
-    """
-
-    order: int
-    client_message_id: bytes
-    conversation_id: bytes | None
-    peer_user_id: int | None
-    kind: int
-    custom_type: str
-    body: bytes
-    retention_class: int
-    created_at: int
-    not_after: int = 0
-
-
-class PendingGroupChange(Struct, frozen=True, kw_only=True, gc=False):
-    """A membership change the user asked for (MembershipOp); conversation_id None for CREATE."""
-
-    order: int
-    client_message_id: bytes
-    operation: int
-    conversation_id: bytes | None
-    members: tuple[int, ...]
-    name: str
-    meta: bytes
-    created_at: int
-    not_after: int = 0
-
-
-PendingRow = PendingMessage | PendingGroupChange
+__all__ = [
+    "AnchorsRead",
+    "Coordinates",
+    "LoadLocal",
+    "LocalConversation",
+    "LocalLoaded",
+    "LocalMessage",
+    "LocalSaved",
+    "LocalState",
+    "LocalStoreReply",
+    "LocalStoreRequest",
+    "MessagesSaved",
+    "PendingGroupChange",
+    "PendingMessage",
+    "PendingOverlay",
+    "PendingRow",
+    "ReadAnchors",
+    "SaveAck",
+    "SaveAttempt",
+    "SaveBatch",
+    "SaveFailed",
+    "SaveGroupOk",
+    "SaveHistory",
+    "SaveNotAfter",
+    "SavePending",
+    "SavePush",
+    "SaveState",
+]
 
 
 class LoadLocal(Struct, frozen=True, kw_only=True, gc=False):
@@ -93,7 +65,7 @@ class LocalLoaded(Struct, frozen=True, kw_only=True, gc=False):
     """cursor None: a new device, or REBUILDING has not saved one yet. covered_through belongs to the cursor (0: none).
 
     pending: every unsettled row in ``order``; order_last: the greatest order ever given; rebuild_target: the first
-    sync_to_seq of the rebuild under way (0: none).
+    sync_to_seq of the rebuild under way (0: none). state_revision: where the next STATE_SYNC goes on.
     """
 
     op: int
@@ -104,6 +76,7 @@ class LocalLoaded(Struct, frozen=True, kw_only=True, gc=False):
     rebuild_target: int
     order_last: int
     pending: tuple[PendingRow, ...]
+    state_revision: int = 0
 
 
 class SavePending(Struct, frozen=True, kw_only=True, gc=False):
@@ -115,7 +88,7 @@ class SavePending(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class SaveNotAfter(Struct, frozen=True, kw_only=True, gc=False):
-    """Fix not_after of rows just before their FIRST transmission. Answers: LocalSaved.
+    """Fix not_after of rows just before their FIRST transmission: what stands is overwritten. Answers: LocalSaved.
 
     0 takes it back: the connection went before the row could be transmitted, as the machine that fixed it knows.
     """
@@ -160,6 +133,8 @@ class SaveHistory(Struct, frozen=True, kw_only=True, gc=False):
     """HISTORY_BATCH: messages, and the anchor raised to ``anchor`` (0: not moved). Answers: MessagesSaved.
 
     An anchor moves only when the batch continues it (newer from the anchor), else it would jump over a hole.
+    covers_from, covers_to: these are ALL visible records with covers_from < seq ≤ covers_to; what else stands here in that
+    range and was sent before ``gone_before`` is visible no more (expired) and counts for nothing (0: not judged).
     """
 
     op: int
@@ -167,6 +142,9 @@ class SaveHistory(Struct, frozen=True, kw_only=True, gc=False):
     messages: tuple[LocalMessage, ...]
     anchor: int
     settled: tuple[Coordinates, ...] = ()
+    covers_from: int = 0
+    covers_to: int = 0
+    gone_before: int = 0
 
 
 class MessagesSaved(Struct, frozen=True, kw_only=True, gc=False):
@@ -177,7 +155,7 @@ class MessagesSaved(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class SaveAck(Struct, frozen=True, kw_only=True, gc=False):
-    """SEND_ACK, or found by look-up: the row is sent, with these coordinates. Answers: LocalSaved."""
+    """SEND_ACK, or found by look-up: the row is sent, with these coordinates; an overlay lies now. Answers: LocalSaved."""
 
     op: int
     coordinates: Coordinates
@@ -249,5 +227,6 @@ LocalStoreRequest = (
     | SaveFailed
     | SaveState
     | ReadAnchors
+    | LocalSessionRequest
 )
-LocalStoreReply = LocalLoaded | LocalSaved | MessagesSaved | AnchorsRead
+LocalStoreReply = LocalLoaded | LocalSaved | MessagesSaved | AnchorsRead | LocalSessionReply

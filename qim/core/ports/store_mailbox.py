@@ -147,6 +147,22 @@ class DispatchesFinished(Struct, frozen=True, kw_only=True, gc=False):
     differing: tuple[int, ...]
 
 
+class ReadProgress(Struct, frozen=True, kw_only=True, gc=False):
+    """DispatchProgress of these dispatch_ids (auditor). Answers: ProgressRead. Not fenced, bound to the incarnation."""
+
+    op: int
+    shard: int
+    incarnation: bytes
+    dispatch_ids: tuple[bytes, ...]
+
+
+class ProgressRead(Struct, frozen=True, kw_only=True, gc=False):
+    """One a dispatch_id, in order; None: not finished, or gone below a floor. ``offset`` is the first it was claimed at."""
+
+    op: int
+    progress: tuple[Progress | None, ...]
+
+
 class RaiseFloor(Struct, frozen=True, kw_only=True, gc=False):
     """§3.4: floor[source partition] = max(floor, f); drops at most ``limit`` claims with source offset < f. Answers: FloorRaised."""
 
@@ -330,6 +346,7 @@ MailboxStoreRequest = (
     | ClaimDispatches
     | AppendEntries
     | FinishDispatches
+    | ReadProgress
     | RaiseFloor
     | ReadMailboxes
     | TrimMailbox
@@ -345,6 +362,7 @@ MailboxStoreReply = (
     | EntriesAppended
     | Trimmed
     | DispatchesFinished
+    | ProgressRead
     | FloorRaised
     | MailboxesRead
     | MailboxTrimmed

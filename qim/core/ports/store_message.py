@@ -399,6 +399,7 @@ class SourceRead(Struct, frozen=True, kw_only=True, gc=False):
     """Receipt and dead-letter rows by offset; ``more`` beyond ``limit``. checkpoint -1: missing. applied of the writer shard."""
 
     op: int
+    incarnation: bytes
     checkpoint: int
     applied: int
     receipts: tuple[tuple[int, bytes], ...]

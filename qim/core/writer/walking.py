@@ -30,17 +30,20 @@ class Walker:
         config = self._orders.config
         batch: list[Scan] = []
         for index in range(query.undone, len(scans)):
-            if query.flights >= config.reads_inflight_max:
+            # The batch being gathered has its place already.
+            room = query.flights + bool(batch) < config.reads_inflight_max
+            if not room and not batch:
                 break
             scan = scans[index]
             if scan.busy or scan.done():
                 continue
-            scan.busy = True
             ask = scan.cold()
-            if ask is not None:
+            if ask is None:
+                scan.busy = True
+                batch.append(scan)
+            elif room:
+                scan.busy = True
                 self._ask_archive(shard, query, scan, ask)
-                continue
-            batch.append(scan)
             if len(batch) == config.history_items_max:
                 self._ask_hot(shard, query, batch)
                 batch = []

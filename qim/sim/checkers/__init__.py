@@ -2,6 +2,7 @@
 
 from qim.sim.checkers.ack_after_mark import AckAfterMark
 from qim.sim.checkers.apply_once import ApplyOnce
+from qim.sim.checkers.audit_judged import AuditJudged
 from qim.sim.checkers.claims import Claims
 from qim.sim.checkers.commit_once import CommitOnce
 from qim.sim.checkers.contiguous_batches import ContiguousBatches
@@ -26,6 +27,7 @@ def all_checkers() -> list[Checker]:
         Visibility(),
         ApplyOnce(),
         Liveness(),
+        AuditJudged(),
     ]
 
 

@@ -3,7 +3,15 @@ its user in (a, b] is on the device. And a push moves no cursor; a cursor never 
 
 from typing import TYPE_CHECKING, Any
 
-from qim.core.ports.local_store import LocalState, SaveBatch, SaveHistory, SavePush, SaveState
+from qim.core.ports.local_store import (
+    LoadLocal,
+    LocalLoaded,
+    LocalState,
+    SaveBatch,
+    SaveHistory,
+    SavePush,
+    SaveState,
+)
 from qim.sim.history import History
 from qim.sim.localstore import Device
 
@@ -22,10 +30,16 @@ class ContiguousBatches:
 
     def attach(self, history: History) -> None:
         self.history = history
+        history.on_local.setdefault(LoadLocal, []).append(self.on_load)
         history.on_local.setdefault(SaveBatch, []).append(self.on_batch)
         history.on_local.setdefault(SavePush, []).append(self.on_push)
         history.on_local.setdefault(SaveHistory, []).append(self.on_push)
         history.on_local.setdefault(SaveState, []).append(self.on_state)
+
+    def on_load(self, device: Device, request: LoadLocal, answer: LocalLoaded) -> None:
+        # What the disk says at a start holds, also when somebody has laid hands on it meanwhile.
+        self.covered[device.name] = answer.covered_through
+        self.cursors[device.name] = answer.cursor
 
     def on_state(self, device: Device, request: SaveState, answer: Any) -> None:
         if request.drop_cursor:

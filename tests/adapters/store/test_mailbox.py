@@ -16,7 +16,9 @@ from qim.core.ports.store_mailbox import (
     MailboxTrimmed,
     OpenMailbox,
     Progress,
+    ProgressRead,
     RaiseFloor,
+    ReadProgress,
     ReadShardState,
     ShardStateRead,
     TrimMailbox,
@@ -86,6 +88,21 @@ def test_claims_keep_the_first_offset(store: Store) -> None:
     )
     assert box.ask(FinishDispatches, items=items).differing == (1,)
     assert box.claim((key(1), 1000, 4, 50), (key(2), 1001, 4, 51)).digests == (b"d" * 16, b"")
+
+
+def test_progress_that_stands_is_told_with_its_first_offset(store: Store) -> None:
+    box = Box(store)
+    box.claim((key(1), 1000, 4, 50), (key(2), 1001, 4, 51), (key(3), 1002, NO_SOURCE, 0))
+    digest = bytes(range(240, 256))
+    items = (Progress(key(1), 1000, 3, digest), Progress(key(3), 1002, 0, bytes(16)))
+    box.ask(FinishDispatches, items=items)
+    asked = (key(3), key(2), key(1), key(9))
+    read = box.ask(ReadProgress, dispatch_ids=asked)
+    assert read == ProgressRead(op=box.op, progress=(items[1], None, items[0], None))
+    assert box.ask(ReadProgress, dispatch_ids=()).progress == ()
+    box.ask(RaiseFloor, source_partition=4, floor=51, limit=10)
+    gone = box.ask(ReadProgress, dispatch_ids=asked)
+    assert gone.progress == (items[1], None, None, None), "a floor took it: that means nothing"
 
 
 def test_floors_drop_claims_and_outlaw_what_is_below(store: Store) -> None:

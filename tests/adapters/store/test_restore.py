@@ -152,3 +152,12 @@ def test_bodies_by_coordinates(store: Store) -> None:
     names = ((SINGLE, 1, mid(5)), (SINGLE, 1, mid(6)), (SINGLE, 3, mid(6)), (b"x" * 16, 1, mid(5)))
     read = ask(store, ReadBodies(op=1, names=names))
     assert read.stored == (stored_as(single(5), 1, mid(5)), None, None, None)
+
+
+def test_seq_never_goes_back_below_a_pending_intent(store: Store) -> None:
+    shard = Shard(store)
+    shard.reserve(*[single(10 + n) for n in range(1, 6)])
+    restore(shard, 0, 104, RECORDS[:3])
+    assert [row[:8][-1] for row in shard.pending()] == [4, 5]
+    (fresh,) = shard.reserve(single(3))
+    assert (fresh.conversation_seq, fresh.last_activity_id) == (6, mid(16))

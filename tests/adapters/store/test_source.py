@@ -45,6 +45,7 @@ def test_a_missing_checkpoint_is_none(store: Store) -> None:
     )
     assert read(store).checkpoint == -1
     assert read(store).applied == 0
+    assert read(store).incarnation == first.incarnation, "the auditor binds its own writing to it"
 
 
 def test_the_checkpoint_moves_by_compare_and_set(store: Store) -> None:

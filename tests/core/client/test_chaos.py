@@ -255,6 +255,7 @@ def judge_device(
     if not trimmed:
         assert bodies == committed
     else:
-        assert bodies == [body for body in committed if body in bodies]
+        # A device that was new after a trim begins there; nobody has a hole.
+        assert bodies == committed[len(committed) - len(bodies) :]
     applied = [notice.message.message_id for notice in client.told(MessageApplied)]
     assert len(set(applied)) == len(applied), "applied twice"

@@ -181,6 +181,14 @@ def test_1001_members_are_a_matter_of_the_group_and_not_of_the_frame() -> None:
     assert refused(raw_of(too_many)).code is ErrorCode.MALFORMED_FRAME
 
 
+def test_a_bad_value_inside_an_array_is_the_requests_own_fault_too() -> None:
+    error = refused(with_body(frames.CreateGroup, [ID, 1, [5, 0], "name"]))
+    assert (error.code, error.client_message_id) == (ErrorCode.INVALID_ARGUMENT, ID)
+    assert not error.closes
+    malformed = refused(with_body(frames.CreateGroup, [ID, 1, [5, "0"], "name"]))
+    assert malformed.code is ErrorCode.MALFORMED_FRAME
+
+
 @pytest.mark.parametrize("flags", [Flag.COMPRESSED, Flag.MORE_FRAGMENTS, 16, 0x8000])
 def test_compression_fragments_and_reserved_bits_are_unsupported(flags: int) -> None:
     error = refused(raw_of(frames.Ping(client_time=1), flags=int(flags), request=4))

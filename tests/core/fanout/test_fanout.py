@@ -61,6 +61,7 @@ def test_a_single_chat_goes_to_the_shards_of_its_two_users() -> None:
     assert bench.sources[0].filter_epoch == 1
     assert bench.stages() == [0]
     assert not effects(bench, ReadVersions)
+    assert bench.node.serving() == 1
 
 
 def test_a_chat_with_oneself_is_one_dispatch() -> None:
@@ -382,6 +383,17 @@ def test_a_repeated_append_leaves_out_what_has_lost_its_lease() -> None:
     assert bench.node.idle()
 
 
+def test_a_lease_may_go_in_the_step_that_brings_an_answer() -> None:
+    bench = Bench()
+    bench.append(record(0))
+    bench.hold()
+    opened = bench.waiting.pop(0)
+    bench.step(bench.execute(opened), LeaseGone(resource=FANOUT_0))  # type: ignore[arg-type]
+    bench.run()
+    assert not bench.waiting
+    assert not bench.dispatched
+
+
 def test_leases_of_other_roles_are_not_ours() -> None:
     bench = Bench()
     writer = Resource(role=Role.WRITER, number=0)
@@ -490,6 +502,20 @@ def test_a_failed_open_is_repeated_and_a_fenced_one_wants_a_fresh_epoch() -> Non
     bench.waiting.clear()
     bench.step(Fenced(op=opening.op, epoch=4))
     assert bench.wanted == [FreshEpochWanted(resource=FANOUT_0, above=4)]
+
+
+def test_every_try_to_open_brings_another_key() -> None:
+    bench = Bench()
+    bench.hold()
+    keys: list[bytes] = []
+    for _ in range(3):
+        opening = the(bench, OpenSource)
+        assert isinstance(opening, OpenSource)
+        keys.append(opening.fresh_key)
+        bench.answer(opening, "unknown_applied")
+        bench.now += 2_000
+        bench.step()
+    assert len(set(keys)) == 3
 
 
 def test_windows_are_bounded_in_records_and_bytes() -> None:

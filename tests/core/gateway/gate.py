@@ -16,7 +16,17 @@ from qim.core.contract.frames import (
     decode_server_frame,
     encode_frame,
 )
-from qim.core.contract.rpc import AskSync, AskWatermark, Message, SyncAnswer, WatermarkAnswer
+from qim.core.contract.rpc import (
+    AskSync,
+    AskWatermark,
+    Message,
+    PulledEntry,
+    Push,
+    PushBatch,
+    PushTarget,
+    SyncAnswer,
+    WatermarkAnswer,
+)
 from qim.core.contract.tokens import AccessToken, sign_token
 from qim.core.contract.wire import FRAME_BYTES_MAX, FrameDecoder
 from qim.core.gateway import ConnectionNode, GatewayConfig
@@ -24,7 +34,14 @@ from qim.core.ports.local import Started
 from qim.core.ports.network import Received, Send
 from qim.core.ports.observe import Count, Gauge
 from qim.core.ports.registry import LeaseRead, ReadLease, Role
-from qim.core.ports.sockets import Accepted, BytesReceived, CloseSocket, SocketClosed, Write
+from qim.core.ports.sockets import (
+    Accepted,
+    Backlog,
+    BytesReceived,
+    CloseSocket,
+    SocketClosed,
+    Write,
+)
 from qim.core.ports.store_mailbox import EnterPresence, PresenceEntered
 
 SECRET = b"secret"
@@ -67,6 +84,34 @@ def send(number: int = 1, **more: Any) -> SendMessage:
 
 def pull(**more: Any) -> PullMailbox:
     return PullMailbox(**({"cursor": b"cursor"} | more))
+
+
+def pushed(
+    *targets: PushTarget, number: int = 1, body: bytes | None = b"hint", peer: int = 0
+) -> PushBatch:
+    entry = PulledEntry(
+        mailbox_seq=0,
+        event_id=key(0),
+        message_id=key(number),
+        conversation_id=key(7),
+        conversation_kind=2,
+        conversation_seq=number,
+        last_activity_id=key(number),
+        kind=1,
+        sender_id=9,
+        client_message_id=key(99),
+        custom_type="",
+        body=body,
+        tombstone=0,
+        sent_at=1,
+        peer_user_id=peer,
+        trace_id=1234,
+    )
+    return PushBatch(shard=3, pushes=(Push(entry, targets),))
+
+
+def target(conn: int, epoch: int, user: int = 1, seq: int = 1, own: bool = False) -> PushTarget:
+    return PushTarget(user, conn, epoch, MAILBOX_SEQ + seq, key(500 + conn), own)
 
 
 class Gate:
@@ -227,3 +272,27 @@ def lease_read(op: int, resource: Any, address: str) -> LeaseRead:
         barrier_epoch=0,
         barrier_offset=-1,
     )
+
+
+class Kernel:
+    """Takes `room` bytes and no more until drained; reports as a driver does, each 16 KiB."""
+
+    def __init__(self, gate: "Gate", conn: int, room: int) -> None:
+        self.gate = gate
+        self.conn = conn
+        self.queued = -room
+        self.reported = 0
+
+    def after(self, effects: list[Any]) -> None:
+        self.queued += sum(len(e.data) for e in effects if isinstance(e, Write))
+        self.report()
+
+    def drain(self, size: int) -> None:
+        self.queued -= min(size, max(0, self.queued))
+        self.report()
+
+    def report(self) -> None:
+        over = max(0, self.queued)
+        if abs(over - self.reported) >= 16 * 1024 or (over == 0) != (self.reported == 0):
+            self.reported = over
+            self.gate.step(Backlog(conn=self.conn, bytes_queued=over))

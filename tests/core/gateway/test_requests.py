@@ -48,6 +48,7 @@ from qim.core.contract.rpc import (
 from qim.core.ports.completion import Failed, FailReason, Unknown
 from qim.core.ports.local import Started
 from qim.core.ports.network import Received, Send
+from qim.core.ports.observe import Gauge
 from qim.core.ports.registry import ReadLease, Resource, Role
 from qim.core.ports.sockets import Backlog, PauseReading, ResumeReading, Write
 from tests.core.gateway.gate import MAILBOX_SEQ, WALL, Gate, key, lease_read, pull, send
@@ -501,7 +502,7 @@ def test_four_pulls_at_once_and_no_more() -> None:
 
 def test_a_pull_is_asked_only_when_there_is_room_for_its_answer() -> None:
     gate = online()
-    gate.step(Backlog(conn=5, bytes_queued=1))
+    gate.step(Backlog(conn=5, bytes_queued=10_000))
     for number in range(1, 5):
         gate.say(5, pull(), request=number)
     gate.owners()
@@ -516,7 +517,7 @@ def test_a_pull_is_asked_only_when_there_is_room_for_its_answer() -> None:
 
 def test_a_refused_pull_makes_room_for_the_held_one() -> None:
     gate = online()
-    gate.step(Backlog(conn=5, bytes_queued=1))
+    gate.step(Backlog(conn=5, bytes_queued=10_000))
     for number in range(1, 4):
         gate.say(5, pull(), request=number)
     gate.owners()
@@ -540,3 +541,18 @@ def test_all_frames_of_a_step_travel_in_one_write() -> None:
     (write,) = [e for e in effects if isinstance(e, Write)]
     assert len(gate.frames(5)) == 6
     assert len(write.traces) == 4, "a batch draws once: a few identities suffice"
+
+
+def test_a_gateway_that_grows_quiet_says_so_at_once() -> None:
+    gate = online()
+    gate.now += 1_000
+    gate.say(5, send())
+    ask = asked(gate, SubmitSend)
+    effects = gate.step(Received(source="w", wall=1, message=sent(ask)))
+    gauges = {e.name: e.value for e in effects if isinstance(e, Gauge)}
+    assert gauges == {
+        "gateway_connections": 1,
+        "gateway_requests": 0,
+        "gateway_owner_waiters": 0,
+    }
+    assert not [e for e in gate.step() if isinstance(e, Gauge)]

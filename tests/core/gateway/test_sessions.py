@@ -1,4 +1,4 @@
-"""AUTH, presence, who replaces whom, silence, slow readers, the graceful stop."""
+"""AUTH, presence, who replaces whom, ONLINE_READY and PONG."""
 
 from typing import Any
 
@@ -8,8 +8,6 @@ from qim.core.contract.entities import PresenceEntry
 from qim.core.contract.errors import ErrorCode
 from qim.core.contract.frames import (
     AuthOk,
-    Error,
-    Kicked,
     KickReason,
     OnlineReady,
     Ping,
@@ -22,25 +20,28 @@ from qim.core.contract.rpc import (
     AskSync,
     AskWatermark,
     Kick,
-    PullAnswer,
     Refused,
     SyncAnswer,
     WatermarkAnswer,
 )
-from qim.core.contract.wire import HEADER
 from qim.core.ports.completion import Failed, FailReason, StoreReset, StoreRole, Unknown
-from qim.core.ports.local import DrainRequested
-from qim.core.ports.network import Send
-from qim.core.ports.sockets import Accepted, Backlog, BytesReceived, CloseSocket
+from qim.core.ports.sockets import (
+    BytesReceived,
+)
 from qim.core.ports.store_mailbox import (
     EnterPresence,
     LeavePresence,
-    PresenceEntered,
     PresenceLeft,
     PresenceRefreshed,
     RefreshPresence,
 )
-from tests.core.gateway.gate import MAILBOX_SEQ, WALL, Gate, auth, pull, send, token
+from tests.core.gateway.gate import (
+    MAILBOX_SEQ,
+    WALL,
+    Gate,
+    auth,
+    token,
+)
 
 
 def entry(gateway: str, conn: int, epoch: int, attempt: int = 1) -> PresenceEntry:
@@ -166,7 +167,8 @@ def test_a_presence_entry_of_a_given_up_auth_is_left_again() -> None:
     assert leave.session_epoch == epoch
 
 
-def test_a_late_sync_answer_of_a_given_up_auth_is_not_taken_for_the_next() -> None:
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_late_sync_answer_of_a_given_up_auth_is_not_taken_for_the_next(refused: bool) -> None:
     gate = Gate()
     gate.entering(5, cursor=b"old")
     (first,) = gate.asked(AskSync)
@@ -175,7 +177,9 @@ def test_a_late_sync_answer_of_a_given_up_auth_is_not_taken_for_the_next() -> No
     assert gate.refusal(5) == (ErrorCode.UNAVAILABLE, 1)
     gate.say(5, auth(), request=1)
     gate.presence()
-    gate.tell(SyncAnswer(rid=first.rid, sync_to_seq=1, has_offline=False, cursor=b"old"))
+    late = SyncAnswer(rid=first.rid, sync_to_seq=1, has_offline=False, cursor=b"old")
+    no = Refused(rid=first.rid, code=ErrorCode.CURSOR_EXPIRED, message="no")
+    gate.tell(no if refused else late)
     assert gate.frames(5) == []
     gate.synced()
     (frame,) = gate.frames(5)
@@ -451,170 +455,3 @@ def test_ping_of_a_closed_connection_is_forgotten() -> None:
     gate.hang_up(5)
     gate.watermark()
     assert gate.frames(5) == []
-
-
-# ---------------------------------------------------------------- silence and slowness
-
-
-def test_silence_is_killed_after_ninety_seconds_and_any_byte_counts() -> None:
-    gate = Gate()
-    gate.online(5)
-    gate.now += 89_000
-    gate.say(5, Ping(client_time=1))
-    gate.now += 89_999
-    gate.step()
-    assert gate.closed == []
-    gate.now += 1
-    gate.step()
-    assert gate.kick(5) == (KickReason.IDLE, True)
-
-
-def test_deadline_leads_to_the_idle_kill() -> None:
-    gate = Gate()
-    gate.online(5)
-    for _ in range(50):
-        due = gate.node.deadline()
-        assert due is not None
-        gate.now = max(due, gate.now)
-        gate.step()
-        for refresh in gate.take(RefreshPresence):
-            gate.step(PresenceRefreshed(op=refresh.op, lost=()))
-        if gate.closed:
-            break
-    assert gate.kick(5) == (KickReason.IDLE, True)
-    assert gate.now == 1_000 + 90_000
-
-
-def test_a_reader_that_takes_nothing_is_cut_by_frames() -> None:
-    """BR-088."""
-    gate = Gate()
-    gate.online(5)
-    gate.step(Backlog(conn=5, bytes_queued=1))
-    for number in range(300):
-        if gate.closed:
-            break
-        gate.say_bytes(5, encode_frame(Ping(client_time=number)))
-        for ask in gate.asked(AskWatermark):
-            gate.tell(Refused(rid=ask.rid, code=ErrorCode.UNAVAILABLE, message="no"))
-    assert 250 <= number <= 258
-    frames = gate.frames(5)
-    assert isinstance(frames[-1], Kicked)
-    assert (frames[-1].reason, frames[-1].reconnect) == (KickReason.SLOW_CONSUMER, True)
-
-
-def test_a_reader_that_takes_nothing_is_cut_by_bytes() -> None:
-    gate = Gate()
-    gate.online(5)
-    most = 4 * DEFAULT.batch_bytes_max + DEFAULT.outbound_bytes_max
-    gate.step(Backlog(conn=5, bytes_queued=1))
-    gate.say(5, Ping(client_time=1))
-    assert not gate.closed
-    gate.step(Backlog(conn=5, bytes_queued=most + 1))
-    # The driver can't wait with more bytes than were written, so such a report alone changes nothing.
-    gate.watermark()
-    assert gate.node.deadline() is not None
-
-
-def test_a_reader_that_keeps_up_is_never_cut() -> None:
-    gate = Gate()
-    gate.online(5)
-    for number in range(2_000):
-        gate.now += 1
-        gate.say(5, Ping(client_time=number))
-        for ask in gate.asked(AskWatermark):
-            gate.tell(Refused(rid=ask.rid, code=ErrorCode.UNAVAILABLE, message="no"))
-        gate.step(Backlog(conn=5, bytes_queued=number % 3))
-    assert gate.closed == []
-
-
-def test_what_a_closing_connection_says_and_reports_is_not_heard() -> None:
-    gate = Gate()
-    gate.online(5)
-    gate.say_bytes(5, HEADER.pack(1 << 30, 1, 0, 0, 0))
-    gate.frames(5)
-    effects = gate.step(
-        Backlog(conn=5, bytes_queued=5),
-        BytesReceived(conn=5, wall=WALL, data=encode_frame(Ping(client_time=1))),
-        Backlog(conn=99, bytes_queued=5),
-    )
-    assert not [e for e in effects if isinstance(e, CloseSocket)]
-    gate.hang_up(5)
-    gate.hang_up(5)
-
-
-# ---------------------------------------------------------------- bounds and the stop
-
-
-def test_too_many_connections_are_turned_away() -> None:
-    gate = Gate(connections_max=2)
-    for conn in (1, 2, 3):
-        gate.accept(conn)
-    assert gate.closed == [3]
-    gate.hang_up(1)
-    gate.accept(4)
-    assert gate.closed == [3]
-
-
-def test_reconnect_storm_leaves_nothing_behind() -> None:
-    """BR-091."""
-    gate = Gate()
-    for conn in range(1, 5_001):
-        gate.step(Accepted(conn=conn, peer="storm"))
-        gate.hang_up(conn)
-    assert gate.node.idle()
-    gate.now += 20_000
-    gate.step()
-    assert gate.node.deadline() is None
-
-
-def test_stop_answers_what_is_in_flight_and_takes_no_more() -> None:
-    gate = Gate()
-    gate.online(5, user=1)
-    gate.online(6, user=2)
-    gate.say(5, send(), request=8)
-    gate.owners()
-    gate.say(6, pull(), request=9)
-    gate.take(LeavePresence)
-    gate.step(DrainRequested())
-    assert not gate.node.idle()
-    assert gate.closed == []
-    gate.accept(7)
-    assert gate.closed == [7]
-    gate.say(5, send(2), request=10)
-    assert gate.refusal(5) == (ErrorCode.UNAVAILABLE, 10)
-    (ask,) = [s.message for s in gate.take(Send) if hasattr(s.message, "cursor")]
-    gate.tell(
-        PullAnswer(
-            rid=ask.rid,
-            entries=(),
-            covered_through_seq=MAILBOX_SEQ,
-            has_more=False,
-            cursor=b"c",
-            retry_after_ms=0,
-        )
-    )
-    frames = gate.frames(6)
-    assert [type(f).__name__ for f in frames] == ["MailboxBatch", "Kicked"]
-    assert frames[-1].reason == KickReason.SHUTDOWN
-    gate.now += 5_000
-    gate.step()
-    assert [type(f).__name__ for f in gate.frames(5)] == ["Error", "Kicked"]
-    gate.hang_up(5)
-    gate.hang_up(6)
-    for leave in gate.take(LeavePresence):
-        gate.step(PresenceLeft(op=leave.op))
-    gate.step(DrainRequested())
-    assert gate.node.idle()
-
-
-def test_errors_of_entering_connections_at_the_stop() -> None:
-    gate = Gate()
-    gate.entering(5)
-    gate.step(DrainRequested())
-    frames = gate.frames(5)
-    assert isinstance(frames[-1], Kicked)
-    (enter,) = gate.take(EnterPresence)
-    gate.step(PresenceEntered(op=enter.op, refused=False, session_epoch=8, replaced=None))
-    (leave,) = gate.take(LeavePresence)
-    assert leave.session_epoch == 8
-    assert not any(isinstance(frame, Error) for frame in frames)

@@ -79,7 +79,9 @@ def test_a_fresh_shard_starts_before_the_first_retained_record() -> None:
     opening = until(bench, OpenMailbox)
     assert isinstance(opening, OpenMailbox)
     assert opening.initial == before_first(1, 5)
+    assert bench.node.serving() == 0
     bench.run()
+    assert bench.node.serving() == 1
     assert list(bench.mailbox(1)) == [mailbox_seq(1, 5)]
     assert bench.store.position == Position(TOPIC, 6, record_digest(bench.log[0]))
 
@@ -194,6 +196,22 @@ def test_every_request_of_a_shard_is_repeated_until_it_is_settled(fault: str) ->
     assert len(bench.mailbox(1)) == len(bench.mailbox(2)) == 1
     assert bench.store.floors == {0: 3}
     assert not bench.violations()
+
+
+def test_every_try_to_open_brings_another_key() -> None:
+    bench = Bench()
+    bench.hold()
+    keys: list[bytes] = []
+    for _ in range(3):
+        opening = until(bench, OpenMailbox)
+        assert isinstance(opening, OpenMailbox)
+        keys.append(opening.fresh_key)
+        bench.answer(opening, "unknown_applied")
+        bench.now += 2_000
+        bench.step()
+    assert len(set(keys)) == 3
+    bench.run()
+    assert bench.node.serving() == 1
 
 
 # ------------------------------------------------------------ claims
@@ -544,6 +562,17 @@ def test_nothing_in_flight_of_a_lost_lease_matters() -> None:
     bench.run()
     assert bench.node.idle()
     assert bench.node.deadline() is None
+
+
+def test_a_lease_may_go_in_the_step_that_brings_an_answer() -> None:
+    bench = Bench()
+    bench.append(dispatch(0, users=(1,)))
+    bench.hold()
+    ends = bench.waiting.pop(0)
+    bench.step(bench.execute(ends), LeaseGone(resource=RESOURCE))  # type: ignore[arg-type]
+    bench.run()
+    assert not bench.waiting
+    assert not bench.mailbox(1)
 
 
 def test_leases_of_other_roles_are_not_ours() -> None:

@@ -49,7 +49,7 @@ def hot_seqs(scene: Scene, conversation_id: bytes = CHAT) -> list[int]:
     return sorted(int.from_bytes(row[:8], "big") for row in rows[1])  # type: ignore[union-attr,arg-type,index,misc]
 
 
-def trim_everything(scene: Scene) -> None:
+def trim_everything(scene: Scene, *, strict: bool = True) -> None:
     """As if the hot window had passed at once, in the middle of whatever the machine is doing."""
     scene.advance(0)
     marker = scene.keyspace.dump()[b"qim:incarnation"][1]
@@ -63,7 +63,7 @@ def trim_everything(scene: Scene) -> None:
         limit=1000,
     )
     scene.carry_out(trim)
-    assert hot_seqs(scene) == []
+    assert hot_seqs(scene) == [] or not strict
 
 
 def page(

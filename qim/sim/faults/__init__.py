@@ -1,0 +1,113 @@
+"""Everything that can go wrong in a world, a class each; a plan holds instances (simulator.md, "Faults").
+
+``begin`` makes it happen, what it gives back ends it at ``until_ms`` (kinds that only begin give nothing). ``expected()``
+says what the world must make of it: ``tolerated`` (ends clean) or the name of the check that must fire, silence being the
+failure.
+"""
+
+from typing import Final, get_args
+
+from qim.sim.faults.base import TOLERATED, FaultBase
+from qim.sim.faults.clients import CursorDamaged, Garbage, Twin, UserActs
+from qim.sim.faults.log import LeaderChange, LogRates, LogStall, RetentionPasses, TopicRecreated
+from qim.sim.faults.network import (
+    LeaseExpires,
+    Messages,
+    Partition,
+    RegistryLags,
+    RegistryRepliesLost,
+    Sockets,
+)
+from qim.sim.faults.process import (
+    ClockFreeze,
+    Crash,
+    Pause,
+    Restart,
+    ScaleOut,
+    SlowNode,
+    Usurper,
+    WallStep,
+)
+from qim.sim.faults.store import (
+    ScriptsForgotten,
+    StoreEmptied,
+    StoreRates,
+    StoreRestart,
+    StoreStall,
+)
+
+Fault = (
+    Crash
+    | Pause
+    | SlowNode
+    | Restart
+    | ScaleOut
+    | Usurper
+    | WallStep
+    | ClockFreeze
+    | LeaseExpires
+    | RegistryRepliesLost
+    | RegistryLags
+    | Messages
+    | Partition
+    | Sockets
+    | StoreRates
+    | StoreStall
+    | StoreRestart
+    | StoreEmptied
+    | ScriptsForgotten
+    | LogRates
+    | LeaderChange
+    | LogStall
+    | TopicRecreated
+    | RetentionPasses
+    | CursorDamaged
+    | Twin
+    | Garbage
+    | UserActs
+)
+FAULTS: Final[tuple[type[FaultBase], ...]] = get_args(Fault)
+"""The registry of kinds, for the census and for generators."""
+
+
+def tag_of(kind: type[FaultBase]) -> str:
+    """The name of a kind in plans and in the census."""
+    tag: str = kind.__struct_config__.tag  # type: ignore[assignment]
+    return tag
+
+
+__all__ = [
+    "FAULTS",
+    "TOLERATED",
+    "ClockFreeze",
+    "Crash",
+    "CursorDamaged",
+    "Fault",
+    "FaultBase",
+    "Garbage",
+    "LeaderChange",
+    "LeaseExpires",
+    "LogRates",
+    "LogStall",
+    "Messages",
+    "Partition",
+    "Pause",
+    "RegistryLags",
+    "RegistryRepliesLost",
+    "Restart",
+    "RetentionPasses",
+    "ScaleOut",
+    "ScriptsForgotten",
+    "SlowNode",
+    "Sockets",
+    "StoreEmptied",
+    "StoreRates",
+    "StoreRestart",
+    "StoreStall",
+    "TopicRecreated",
+    "Twin",
+    "UserActs",
+    "Usurper",
+    "WallStep",
+    "tag_of",
+]

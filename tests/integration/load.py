@@ -1,0 +1,124 @@
+"""Users that write to each other through the SDK while a test does harm, and the proof afterwards that nothing was lost.
+
+Acked is what ``Client.send`` returned as ACKED; delivered is what a NEW device of each user pulls from the server alone.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+from qim.client import Client, SendStatus, Sent
+from qim.core.ports.local_store import LocalMessage
+from tests.integration.raw_client import PATIENCE_SECONDS, token
+from tests.integration.served import CANARY, Served
+from tests.integration.up_process import run_qim
+
+USERS = (1, 2, 3, 4)
+SENDS_INFLIGHT = 4
+SETTLE_SECONDS = 240.0
+
+
+class Load:
+    """Each user writes to the next one in turn, and one lane of each to the group of all."""
+
+    def __init__(self, served: Served, stores: Path) -> None:
+        self._served = served
+        self._stores = stores
+        self._stop = asyncio.Event()
+        self._acked_one = asyncio.Event()
+        self.acked: dict[str, Sent] = {}
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator["Load"]:
+        """Under way until the block ends, and then until every send begun has been acked."""
+        async with AsyncExitStack() as open_clients:
+            clients = [
+                await open_clients.enter_async_context(self._client(user, "load")) for user in USERS
+            ]
+            for client in clients:
+                await client.online(PATIENCE_SECONDS)
+            group = (await clients[0].create_group(USERS, "everyone")).conversation_id
+            async with asyncio.TaskGroup() as tasks:
+                for user, client in zip(USERS, clients, strict=True):
+                    for lane in range(SENDS_INFLIGHT):
+                        target = group if lane == 0 else None
+                        tasks.create_task(self._lane(client, user, lane, target))
+                try:
+                    yield self
+                finally:
+                    self._stop.set()
+
+    async def acks(self, count: int = 1) -> None:
+        """Wait until so many more sends were acked: the server is at work now."""
+        wanted = len(self.acked) + count
+        async with asyncio.timeout(SETTLE_SECONDS):
+            while len(self.acked) < wanted:
+                self._acked_one.clear()
+                await self._acked_one.wait()
+
+    async def check(self) -> None:
+        """Every acked message once in each recipient's mailbox, in order; the orphan audit CLEAN."""
+        for user in USERS:
+            async with self._client(user, "fresh") as fresh:
+                await fresh.online(PATIENCE_SECONDS)
+                await fresh.sync(timeout=PATIENCE_SECONDS)
+                got: list[LocalMessage] = []
+                while batch := await fresh.take_new():
+                    got += batch
+            self._check_mailbox(user, [one for one in got if one.kind == 1])
+        report = json.loads(await asyncio.to_thread(audit, self._served.data))
+        assert report["verdict"] == "CLEAN", report
+        assert report["orphans"] == []
+
+    def _client(self, user: int, device: str) -> Client:
+        return Client(
+            user_id=user,
+            access_token=token(self._served.target.secret, user),
+            addresses=(self._served.tcp,),
+            store_path=self._stores / f"{user}-{device}.db",
+            device_id=device.encode(),
+        )
+
+    async def _lane(self, client: Client, user: int, lane: int, group: bytes | None) -> None:
+        peer = USERS[user % len(USERS)]
+        number = 0
+        while not self._stop.is_set():
+            number += 1
+            text = f"{CANARY.decode()} {user}.{lane}-{number}"
+            if group is None:
+                sent = await client.send(text, to=peer, timeout=SETTLE_SECONDS)
+            else:
+                sent = await client.send(text, conversation_id=group, timeout=SETTLE_SECONDS)
+            assert sent.status is SendStatus.ACKED, (text, sent)
+            self.acked[text] = sent
+            self._acked_one.set()
+
+    def _check_mailbox(self, user: int, got: list[LocalMessage]) -> None:
+        texts = [one.body.decode() for one in got if one.body is not None]
+        assert len(texts) == len(set(texts)) == len(got), "a message stands twice in one mailbox"
+        missing = {text for text in self.acked if _concerns(user, text)} - set(texts)
+        assert not missing, f"user {user} lacks {len(missing)} acked: {sorted(missing)[:5]}"
+        last: dict[bytes, int] = {}
+        for one, text in zip(got, texts, strict=True):
+            assert one.conversation_seq > last.get(one.conversation_id, 0), "out of order"
+            last[one.conversation_id] = one.conversation_seq
+            if text in self.acked:
+                coordinates = self.acked[text].coordinates
+                assert coordinates is not None
+                assert (one.message_id, one.conversation_seq) == (
+                    coordinates.message_id,
+                    coordinates.conversation_seq,
+                )
+
+
+def audit(data: Path) -> str:
+    """The audit command's JSON; exit status 0 says CLEAN."""
+    return run_qim("audit", "--data", str(data), "--json")
+
+
+def _concerns(user: int, text: str) -> bool:
+    sender, _, rest = text.split(" ")[1].partition(".")
+    lane = rest.partition("-")[0]
+    return lane == "0" or int(sender) == user or USERS[int(sender) % len(USERS)] == user

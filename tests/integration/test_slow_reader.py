@@ -1,0 +1,132 @@
+"""A client that stops reading while a hot group writes: cut, bounded in the server, and nothing of its mailbox is lost."""
+
+import asyncio
+
+from qim.core.contract.errors import ErrorCode
+from qim.core.contract.frames import (
+    BODY_BYTES_MAX,
+    Error,
+    Kicked,
+    KickReason,
+    MailboxBatch,
+    PullMailbox,
+    SendAck,
+)
+from tests.integration.raw_client import PATIENCE_SECONDS, Bystanders, RawClient, message
+from tests.integration.served import CANARY, Served, streams_open
+
+WRITER, MEMBER, SLOW = 601, 602, range(610, 620)
+RECEIVE_BUFFER_BYTES = 4096
+BODY = CANARY + b"x" * 1_000
+"""Short enough to travel inline, so that each push carries it."""
+RESIDENT_GROWTH_BYTES_MAX = 96 << 20
+"""Ten slow readers may hold 4 batches + 256 KiB each (13 MiB); the rest is caches that fill once, and allocator slack."""
+
+
+async def slow_reader(served: Served, user: int, device: bytes) -> RawClient:
+    """Online, with the smallest receive buffer, and then it reads no more."""
+    client = await RawClient.connect(served.tcp, receive_buffer_bytes=RECEIVE_BUFFER_BYTES)
+    await client.authenticate(served.target, user, device=device)
+    await client.go_online()
+    return client
+
+
+async def write_until_cut(served: Served, writer: RawClient, group: bytes) -> list[bytes]:
+    """Messages to the hot group until every slow reader has been cut; their ids."""
+    written: list[bytes] = []
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while served.metric("qim_gateway_kicked_total", "SLOW_CONSUMER") < len(SLOW):
+            sent = [writer.say(message(BODY, conversation_id=group)) for _ in range(50)]
+            for request in sent:
+                ack = await writer.answer(request)
+                assert isinstance(ack, SendAck)
+                written.append(ack.message_id)
+    return written
+
+
+def test_slow_readers_are_cut_and_lose_nothing(served: Served) -> None:
+    async def main() -> None:
+        async with (
+            Bystanders.of(served.target) as others,
+            await RawClient.log_in(served.target, WRITER) as writer,
+            await RawClient.log_in(served.target, MEMBER) as member,
+        ):
+            group = (await writer.create_group((MEMBER, *SLOW))).conversation_id
+            before = served.resident_bytes()
+            slow = [await slow_reader(served, user, b"slow") for user in SLOW]
+            written = await write_until_cut(served, writer, group)
+            assert served.resident_bytes() - before < RESIDENT_GROWTH_BYTES_MAX
+            await others.go_on()
+            # Who reads gets all, while the slow ones were being cut.
+            entries = await member.pull_until(written[-1])
+            assert [one.message_id for one in entries if one.kind == 1] == written
+            # What is still in its buffers, it may read: no more than that, and at the end why.
+            for client in slow:
+                heard = await client.rest()
+                kicks = [one.frame for one in heard if isinstance(one.frame, Kicked)]
+                assert all(one.reason == KickReason.SLOW_CONSUMER for one in kicks)
+                assert all(one.reconnect for one in kicks)
+                await client.close()
+            for user in SLOW:
+                async with await RawClient.log_in(served.target, user, device=b"slow") as back:
+                    entries = await back.pull_until(written[-1])
+                    assert [one.message_id for one in entries if one.kind == 1] == written
+        await streams_open(served, 0)
+
+    asyncio.run(main())
+
+
+def test_pulls_are_answered_only_when_there_is_room(served: Served) -> None:
+    """A client that pulls without reading is held at the server's bound, not cut and not buffered."""
+
+    async def main() -> None:
+        async with (
+            Bystanders.of(served.target) as others,
+            await RawClient.log_in(served.target, WRITER) as writer,
+            await RawClient.log_in(served.target, MEMBER) as member,
+        ):
+            await member.pull()
+            cursor = member.cursor
+            for _ in range(40):
+                ack = await writer.send(bytes(BODY_BYTES_MAX), peer_user_id=MEMBER)
+            await member.pull_until(ack.message_id)
+            lazy = await RawClient.connect(served.tcp, receive_buffer_bytes=RECEIVE_BUFFER_BYTES)
+            await lazy.authenticate(served.target, MEMBER)
+            requests = [lazy.say(PullMailbox(cursor=cursor)) for _ in range(64)]
+            await lazy.flush()
+            await others.go_on()
+            answers = [await lazy.answer(request) for request in requests]
+            batches = [one for one in answers if isinstance(one, MailboxBatch)]
+            refused = [one.code for one in answers if isinstance(one, Error)]
+            assert len(batches) >= 4
+            assert set(refused) == {ErrorCode.RATE_LIMITED}
+            assert len(batches) + len(refused) == 64
+            assert len({batch.covered_through_seq for batch in batches}) == 1
+            await lazy.close()
+
+    asyncio.run(main())
+
+
+def test_unpaced_sends_are_pushed_back_or_told(served: Served) -> None:
+    """Far more than may be in flight, from a client that never reads meanwhile: each is answered, acked ones are there."""
+
+    async def main() -> None:
+        async with (
+            await RawClient.log_in(served.target, WRITER, device=b"flood") as flood,
+            await RawClient.log_in(served.target, MEMBER) as member,
+        ):
+            await member.pull()
+            sent = {flood.say(message(CANARY, peer_user_id=MEMBER)): None for _ in range(3_000)}
+            writing = asyncio.create_task(flood.flush())
+            answers = [await flood.answer(request) for request in sent]
+            await writing
+            acks = [one for one in answers if isinstance(one, SendAck)]
+            refused = [one.code for one in answers if isinstance(one, Error)]
+            assert len(acks) + len(refused) == len(sent)
+            assert set(refused) <= {ErrorCode.RATE_LIMITED, ErrorCode.UNAVAILABLE}
+            seqs = [one.conversation_seq for one in acks]
+            assert seqs == sorted(seqs)
+            entries = await member.pull_until(acks[-1].message_id)
+            assert [one.message_id for one in entries] == [one.message_id for one in acks]
+
+    asyncio.run(main())
