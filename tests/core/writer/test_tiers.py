@@ -258,6 +258,18 @@ def test_a_look_that_fails_is_followed_by_the_next_and_a_shard_that_left_is_forg
     assert scene.pending(TrimHot)
 
 
+def test_a_shard_that_opened_anew_waits_its_own_time() -> None:
+    scene = Scene(TIERED)
+    scene.advance(TIERED.trim_pause_ms // 2)
+    scene.lose()
+    scene.hold()
+    scene.settle()
+    scene.advance(TIERED.trim_pause_ms // 2)
+    assert not scene.pending(TrimHot)
+    scene.advance(TIERED.trim_pause_ms // 2)
+    assert scene.pending(TrimHot)
+
+
 # ---------------------------------------------------------------- retention
 
 
@@ -294,6 +306,18 @@ def test_what_has_run_out_is_shown_nowhere() -> None:
     assert summary.unread == 1
     assert decode_stored_record(summary.head).conversation_seq == 2
     assert scene.refused_after_settle(scene.recall(1, CHAT, 3)) is ErrorCode.NOT_FOUND
+
+
+@pytest.mark.parametrize("gone", [(1, 2, 3), (4,), (1, 2, 3, 4, 5), (2, 5)])
+def test_what_the_archive_has_let_go_is_not_missed(gone: tuple[int, ...]) -> None:
+    scene = trimmed(8, 3)
+    for seq in gone:
+        del scene.archive.rows[CHAT][seq]
+    left = [seq for seq in range(1, 9) if seq not in gone]
+    assert page(scene, 1, 0, OLDER, 100) == (left, False, False)
+    assert page(scene, 1, 0, NEWER, 100) == (left, False, False)
+    assert page(scene, 1, 0, NEWER, len(left) - 1) == (left[:-1], True, False)
+    assert scene.summary(2, CHAT).unread == len(left)
 
 
 def test_a_page_read_in_pieces_is_bounded_by_bytes() -> None:
