@@ -1,0 +1,314 @@
+"""SessionProjection: the conversation list, read marks and user state of the users of a mailbox shard (pipeline.md §4).
+
+It owns session shards by lease: its own fence, its own checkpoints over the dispatch log and the user-state log, rows of its
+own. Unread, previews and history come from the writer's owner alone (docs/decisions/0012): the projection asks. It does NOT
+deliver, push or notify: a read mark makes no dispatch, no push and no unread for anybody. It reads no bodies but those of
+heads, and decides no membership.
+
+    LeaseHeld --> shard opened, both positions judged (opening.py)
+    dispatch --> rows and position in one script (projecting.py)
+    MARK_READ, SET_STATE --> user-state log --> applied --> answered (states.py)
+    PULL_SESSION_LIST --> rows, summaries of what is dirty, frozen under a revision, paged (listing.py)
+
+The delivered watermark of a device is its mailbox cursor, which MailboxNode moves: it isn't kept here a second time.
+"""
+
+from collections.abc import Sequence
+
+from qim.core.contract import routing
+from qim.core.contract.rpc import (
+    AskReadBy,
+    AskSessionList,
+    AskStates,
+    MembersAnswer,
+    Refused,
+    SubmitRead,
+    SubmitState,
+    SummariesAnswer,
+)
+from qim.core.machine import Choose, Ms
+from qim.core.ports.completion import Failed, Fenced, StoreReset, StoreRole, Unknown
+from qim.core.ports.local import DrainRequested, FreshEpochWanted, LeaseGone, LeaseHeld, Started
+from qim.core.ports.network import Received
+from qim.core.ports.observe import Count, Gauge, Violation
+from qim.core.ports.registry import LeaseRead, Resource, Role
+from qim.core.ports.store_message import ReadVersions, VersionsRead
+from qim.core.ports.store_session import MarksRead, SessionsRead, StatesRead
+from qim.core.session import opening
+from qim.core.session.asking import Writers
+from qim.core.session.flow import Flow
+from qim.core.session.known import Known
+from qim.core.session.listing import Clock, Listing
+from qim.core.session.orders import FETCHES, Orders, Pending, What
+from qim.core.session.questions import Questions
+from qim.core.session.shard import Shard, Stage
+from qim.core.session.states import States
+from qim.core.session.vocabulary import (
+    VERSION_UNKNOWN,
+    SessionCompletion,
+    SessionConfig,
+    SessionEffect,
+    SessionEvent,
+)
+from qim.core.timers import Timers
+from qim.core.version_shelf import VersionShelf
+
+
+class SessionProjection:
+    """The machine: LeaseHeld --> a Shard (states in shard.py) --> positions that never run ahead of rows."""
+
+    def __init__(self, config: SessionConfig, *, choose: Choose) -> None:
+        self._config = config
+        self._choose = choose
+        self._orders = Orders()
+        self._shards: dict[int, Shard] = {}
+        self._timers = Timers()
+        self._clock = Clock()
+        self._wall_ahead = 0
+        """Wall clock minus monotonic clock, as of the last event that carried both."""
+        self._gauged_at: Ms | None = None
+        self._draining = False
+        self._touched: dict[int, None] = {}
+        """Shards for which something happened in this step: the others have nothing new to order."""
+        self._shelf = VersionShelf(
+            shard_count=config.shard_count,
+            names_max=config.version_names_max,
+            members_max=config.version_members_max,
+            retry_first_ms=config.retry_first_ms,
+            retry_most_ms=config.retry_most_ms,
+        )
+        self._known = Known(config.known_max)
+        self._states = States(config, self._orders, self._known)
+        self._flow = Flow(config, self._orders, self._timers, self._shelf, self._states)
+        self._writers = Writers(config, self._orders)
+        self._listing = Listing(config, self._orders, self._writers, self._known, self._clock)
+        self._questions = Questions(
+            config,
+            self._orders,
+            self._writers,
+            self._known,
+            self._states,
+            self._listing,
+            self._clock,
+        )
+
+    # ------------------------------------------------------------ the shape
+
+    def step(self, now: Ms, events: Sequence[SessionEvent]) -> list[SessionEffect]:
+        """Take facts, then order what they make possible, shard by shard."""
+        self._touched.clear()
+        self._at(now)
+        for event in events:
+            self._take(now, event)
+        for number, what in self._timers.due(now):
+            self._touched[number] = None
+            self._orders.repeat(What[what], self._shards[number])
+        self._writers.expire(now)
+        self._listing.expire()
+        self._questions.expire()
+        for number in self._touched:
+            if number in self._shards:
+                self._flow.pump(now, self._shards[number], draining=self._draining)
+        names = self._shelf.next_names(now)
+        if names:
+            self._orders.give(ReadVersions(op=self._orders.op(What.VERSIONS), names=names))
+        self._gauge(now)
+        return self._orders.taken()
+
+    def deadline(self) -> Ms | None:
+        """The earliest retry, or the end of the earliest wait."""
+        parts = (self._timers, self._shelf, self._writers, self._listing, self._questions)
+        times = [part.next() if isinstance(part, Timers) else part.deadline() for part in parts]
+        return min((at for at in times if at is not None), default=None)
+
+    def idle(self) -> bool:
+        """Nobody waits for an answer, nothing is half stored (a parked Fetch doesn't count)."""
+        return self._questions.idle() and not any(
+            shard.dispatch.window
+            or shard.state.window
+            or any(what not in FETCHES for what in shard.requests)
+            for shard in self._shards.values()
+        )
+
+    def serving(self) -> int:
+        """How many shards are open: both positions are trusted and questions are answered."""
+        return sum(shard.running() for shard in self._shards.values())
+
+    def check(self) -> None:
+        """Feeds, questions, lists and shelf keep their books. Only shards of the last step can have changed."""
+        for number in self._touched:
+            if number in self._shards:
+                shard = self._shards[number]
+                shard.check()
+                most = self._config.window_records_max
+                assert all(len(feed.window) <= most for feed in shard.feeds())
+        self._shelf.check()
+        self._writers.check()
+        self._known.check()
+        self._listing.snapshots.check()
+
+    # ------------------------------------------------------------ events
+
+    def _take(self, now: Ms, event: SessionEvent) -> None:
+        match event:
+            case Received():
+                self._wall_ahead = event.wall - now
+                self._at(now)
+                self._on_received(now, event)
+            case LeaseHeld():
+                self._wall_ahead = event.wall - now
+                self._at(now)
+                self._on_lease_held(event)
+            case LeaseGone():
+                if event.resource.role is Role.SESSION:
+                    self._forget(event.resource.number)
+            case DrainRequested():
+                self._draining = True
+            case Started():
+                self._wall_ahead = event.wall - now
+                self._at(now)
+                self._writers.started(event.wall)
+            case StoreReset(op=None):
+                self._on_store_reset(event.store)
+            case _:
+                self._on_completion(now, event)
+
+    def _at(self, now: Ms) -> None:
+        self._clock.now = now
+        self._clock.wall = now + self._wall_ahead
+
+    def _on_received(self, now: Ms, event: Received) -> None:
+        message = event.message
+        if isinstance(message, SummariesAnswer | MembersAnswer | Refused):
+            if not self._writers.on_answer(now, message):
+                self._orders.give(Count(name="session_answer_late"))
+            self._touched.update(dict.fromkeys(self._shards))
+        elif isinstance(message, SubmitRead | SubmitState | AskSessionList | AskStates | AskReadBy):
+            number = routing.shard(message.actor.user_id, self._config.shard_count)
+            shard = None if self._draining else self._shards.get(number)
+            if self._questions.ask(event.source, message, shard, number) is not None:
+                self._touched[number] = None
+        else:
+            self._orders.give(Count(name="session_message_ignored"))
+
+    def _on_completion(self, now: Ms, event: SessionCompletion) -> None:
+        assert event.op is not None
+        pending = self._orders.pending.pop(event.op)
+        if pending.on_read is not None:
+            self._on_read(pending, event)
+        elif pending.what is What.LEASE:
+            if isinstance(event, LeaseRead):
+                self._writers.on_lease(now, event)
+            else:
+                self._writers.on_lookup_failed(now, pending.number)
+            self._touched.update(dict.fromkeys(self._shards))
+        elif pending.what is What.VERSIONS:
+            self._on_versions(now, event)
+        elif pending.shard is not None and pending.shard.live:
+            self._touched[pending.shard.number] = None
+            self._on_shard_answer(now, pending.shard, pending.what, event)
+
+    def _on_read(self, pending: Pending, event: SessionCompletion) -> None:
+        """Reads are harmless: all but an answer is a failure of the read."""
+        assert pending.on_read is not None and pending.shard is not None
+        answered = isinstance(event, SessionsRead | StatesRead | MarksRead)
+        pending.on_read(event if isinstance(event, SessionsRead | StatesRead | MarksRead) else None)
+        if not answered and isinstance(event, StoreReset) and pending.shard.live:
+            # Nobody else may notice for long: the shard's own requests rest in parked fetches.
+            self._want_fresh_epoch(pending.shard, 0)
+
+    def _on_versions(self, now: Ms, event: SessionCompletion) -> None:
+        if not isinstance(event, VersionsRead):
+            self._shelf.failed(now)
+            return
+        shelf = self._shelf.answered(now, event)
+        self._touched.update(dict.fromkeys(self._shards))
+        if shelf.not_yet:
+            count = Count(name="version_not_yet", value=shelf.not_yet, label="session")
+            self._orders.give(count)
+        for conversation_id, version, digest in shelf.unknown:
+            name = f"{conversation_id.hex()} V{version} {digest.hex()}"
+            self._orders.give(Violation(check=VERSION_UNKNOWN, detail=f"session waits for {name}"))
+
+    def _on_shard_answer(self, now: Ms, shard: Shard, what: What, event: SessionCompletion) -> None:
+        match event:
+            case Failed() | Unknown():
+                self._flow.put_off(now, shard, what)
+            case Fenced():
+                self._want_fresh_epoch(shard, event.epoch)
+            case StoreReset():
+                self._want_fresh_epoch(shard, 0)
+            case SessionsRead() | StatesRead() | MarksRead() | VersionsRead() | LeaseRead():
+                raise AssertionError(f"{type(event).__name__} answers no op of a shard")
+            case _:
+                stop = self._flow.on_answer(now, shard, what, event)
+                if stop is not None:
+                    self._stop(shard, stop)
+
+    # ------------------------------------------------------------ leases
+
+    def _on_lease_held(self, event: LeaseHeld) -> None:
+        if event.resource.role is not Role.SESSION:
+            return
+        number = event.resource.number
+        self._forget(number)
+        shard = self._shards[number] = Shard(number, event.epoch)
+        opening.open_session(self._orders, shard, self._choose)
+
+    def _forget(self, number: int) -> None:
+        shard = self._shards.pop(number, None)
+        if shard is not None:
+            self._retire(shard)
+
+    def _retire(self, shard: Shard) -> None:
+        self._states.abandon(shard)
+        shard.retire()
+        self._shelf.forget(shard.number)
+        self._timers.clear_number(shard.number)
+        self._listing.snapshots.forget(shard.number)
+
+    def _on_store_reset(self, store: StoreRole) -> None:
+        """The adapter noticed another incarnation by itself: nothing learnt in the old one justifies a request."""
+        self._listing.snapshots.clear()
+        self._known.clear()
+        if store is StoreRole.MESSAGE:
+            self._shelf.clear()
+            return
+        for number in list(self._shards):
+            self._want_fresh_epoch(self._shards[number], 0)
+
+    def _want_fresh_epoch(self, shard: Shard, above: int) -> None:
+        """What this epoch learnt is void; a new object begins with the next LeaseHeld (pipeline.md §0)."""
+        if shard.stage in (Stage.AWAITING_EPOCH, Stage.STOPPED):
+            return
+        self._retire(shard)
+        self._known.clear()
+        shard.stage = Stage.AWAITING_EPOCH
+        resource = Resource(role=Role.SESSION, number=shard.number)
+        self._orders.give(FreshEpochWanted(resource=resource, above=above))
+
+    def _stop(self, shard: Shard, violation: Violation) -> None:
+        """There is no automatic reset: the shard stands until somebody looked at it (pipeline.md §7)."""
+        self._retire(shard)
+        shard.stage = Stage.STOPPED
+        self._orders.give(violation)
+
+    # ------------------------------------------------------------ books
+
+    def _gauge(self, now: Ms) -> None:
+        if self._gauged_at is not None and now - self._gauged_at < self._config.gauge_ms:
+            return
+        self._gauged_at = now
+        shards = self._shards.values()
+        snapshots = self._listing.snapshots
+        for name, value in (
+            ("session_window_records", sum(len(f.window) for s in shards for f in s.feeds())),
+            ("session_lag_records", sum(s.dispatch.lag() for s in shards)),
+            ("session_submissions", sum(len(s.queue) + len(s.batch) for s in shards)),
+            ("session_questions", self._questions.in_hand()),
+            ("session_writer_asks", self._writers.in_flight()),
+            ("session_snapshot_users", snapshots.users()),
+            ("session_snapshot_bytes", snapshots.bytes),
+            ("session_versions_wanted", self._shelf.waiting()),
+        ):
+            self._orders.give(Gauge(name=name, value=value))
