@@ -29,6 +29,7 @@ from qim.core.ports.log import Topic
 from qim.core.ports.registry import Resource, Role
 from qim.core.ports.sockets import CloseSocket, PauseReading, ResumeReading, Write
 from qim.core.retention import RetentionPolicy
+from qim.core.session import SessionConfig, SessionProjection
 from qim.core.writer import Writer, WriterConfig
 from qim.services.observation import ProcessObserver
 from qim.services.routing import (
@@ -97,6 +98,7 @@ class EmbeddedServer:
             partitions={
                 Topic.OUTBOX: parameters.outbox_partition_count,
                 Topic.DISPATCH: parameters.shard_count,
+                Topic.USER_STATE: parameters.shard_count,
             },
         )
         self._observer.sample(self._queue_lengths)
@@ -129,6 +131,7 @@ class EmbeddedServer:
                     (Role.WRITER, partitions),
                     (Role.FANOUT, partitions),
                     (Role.MAILBOX, shards),
+                    (Role.SESSION, shards),
                     *(((Role.ARCHIVER, partitions),) if self._tiered else ()),
                 ),
                 pinned=(Resource(role=Role.INSTANCE, number=INSTANCE_NUMBER),),
@@ -148,6 +151,7 @@ class EmbeddedServer:
         )
         self.fanout = FanoutCoordinator(FanoutConfig(shard_count=shards), choose=random_choice)
         self.mailbox = MailboxNode(self._mailbox_config(secret), choose=random_choice)
+        self.session = SessionProjection(self._session_config(), choose=random_choice)
         gateway = ConnectionNode(
             GatewayConfig(token_secrets=(secret,), parameters=parameters), choose=random_choice
         )
@@ -166,6 +170,7 @@ class EmbeddedServer:
         self._writer_host = add("writer", self.writer, shared)
         self._fanout_host = add("fanout", self.fanout, shared)
         self._mailbox_host = add("mailbox", self.mailbox, shared)
+        self._session_host = add("session", self.session, shared)
         if self.archiver is not None:
             self._archiver_host = add("archiver", self.archiver, shared)
         self.gateway = add("gateway", gateway, shared | sockets)
@@ -186,6 +191,7 @@ class EmbeddedServer:
             "writer shards": (self.writer.serving(), parameters.outbox_partition_count),
             "fanout partitions": (self.fanout.serving(), parameters.outbox_partition_count),
             "mailbox shards": (self.mailbox.serving(), parameters.shard_count),
+            "session shards": (self.session.serving(), parameters.shard_count),
         }
         if self.archiver is not None:
             wanted["archiver partitions"] = (
@@ -202,6 +208,7 @@ class EmbeddedServer:
             self._writer_host,
             self._fanout_host,
             self._mailbox_host,
+            self._session_host,
             *self._archivers(),
             self.gateway,
         ):
@@ -215,6 +222,7 @@ class EmbeddedServer:
         calm = True
         for hosted in (
             self.gateway,
+            self._session_host,
             self._writer_host,
             self._fanout_host,
             self._mailbox_host,
@@ -261,12 +269,17 @@ class EmbeddedServer:
             Role.INSTANCE: lambda: self._writer_host,
             Role.FANOUT: lambda: self._fanout_host,
             Role.MAILBOX: lambda: self._mailbox_host,
+            Role.SESSION: lambda: self._session_host,
             Role.ARCHIVER: lambda: self._archiver_host,
         }
         routes.update(lease_bus(lambda: self._keeper_host, roles))
         routes.update(
             local_network(
-                ADDRESS, lambda: self._writer_host, lambda: self._mailbox_host, lambda: self.gateway
+                ADDRESS,
+                lambda: self._writer_host,
+                lambda: self._mailbox_host,
+                lambda: self.gateway,
+                lambda: self._session_host,
             )
         )
         return routes
@@ -282,12 +295,25 @@ class EmbeddedServer:
             ephemeral_retention_ms=self._retention.ephemeral_ms,
         )
 
+    def _session_config(self) -> SessionConfig:
+        parameters = self._parameters
+        return SessionConfig(
+            shard_count=parameters.shard_count,
+            outbox_partition_count=parameters.outbox_partition_count,
+            retention=self._retention,
+            page_default=parameters.page_default,
+            page_max=parameters.page_max,
+            page_bytes_max=parameters.batch_bytes_max,
+            unread_window=parameters.unread_window_max,
+        )
+
     def _all(self) -> Iterable[Hosted]:
         return (
             self._keeper_host,
             self._writer_host,
             self._fanout_host,
             self._mailbox_host,
+            self._session_host,
             *self._archivers(),
             self.gateway,
         )

@@ -11,13 +11,18 @@ from qim.core.contract.rpc import (
     AskHistory,
     AskMembers,
     AskPull,
+    AskReadBy,
+    AskSessionList,
+    AskStates,
     AskSummaries,
     AskSync,
     AskWatermark,
     Message,
     SubmitGroup,
     SubmitOverlay,
+    SubmitRead,
     SubmitSend,
+    SubmitState,
 )
 from qim.core.lease import LeaseKeeper
 from qim.core.ports.archive import ArchiveRequest
@@ -29,12 +34,14 @@ from qim.core.ports.registry import RegistryRequest, Resource, Role
 from qim.core.ports.store_history import HistoryStoreRequest
 from qim.core.ports.store_mailbox import MailboxStoreRequest
 from qim.core.ports.store_message import MessageStoreRequest
+from qim.core.ports.store_session import SessionStoreRequest
 from qim.services.runtime import Hosted, Route, monotonic_ms, routes_for, wall_ms
 
 WRITER_ASKS: Final = frozenset(
     {SubmitSend, SubmitGroup, SubmitOverlay, AskHistory, AskMembers, AskSummaries}
 )
 MAILBOX_ASKS: Final = frozenset({AskSync, AskPull, AskWatermark})
+SESSION_ASKS: Final = frozenset({SubmitRead, SubmitState, AskSessionList, AskStates, AskReadBy})
 
 
 class Port(Protocol):
@@ -72,6 +79,9 @@ _LEASED: Final[dict[str, Role]] = {
     "FinishDispatches": Role.MAILBOX,
     "RaiseFloor": Role.MAILBOX,
     "TrimMailbox": Role.MAILBOX,
+    "OpenSession": Role.SESSION,
+    "ProjectDispatches": Role.SESSION,
+    "ApplyStates": Role.SESSION,
 }
 
 
@@ -82,6 +92,7 @@ def leased_store_routes(keeper: LeaseKeeper, message: Port, mailbox: Port) -> di
         (MessageStoreRequest, message),
         (HistoryStoreRequest, message),
         (MailboxStoreRequest, mailbox),
+        (SessionStoreRequest, mailbox),
     )
     for union, port in unions:
         for kind in get_args(union):
@@ -161,15 +172,26 @@ def local_network(
     writer: Callable[[], Hosted],
     mailbox: Callable[[], Hosted],
     gateway: Callable[[], Hosted],
+    session: Callable[[], Hosted],
 ) -> dict[type, Route]:
-    """All roles in one process: a message goes straight to the machine that its type names."""
+    """All roles in one process: a message goes straight to the machine that its type names.
+
+    Gateway and session both ask writers, whose answers have the same types: what the session asks carries an address of
+    its own, and whatever is sent there is for it.
+    """
+    session_address = f"{address}/session"
     targets: dict[type, Callable[[], Hosted]] = dict.fromkeys(get_args(Message), gateway)
     targets.update(dict.fromkeys(WRITER_ASKS, writer))
     targets.update(dict.fromkeys(MAILBOX_ASKS, mailbox))
+    targets.update(dict.fromkeys(SESSION_ASKS, session))
 
-    def route(effect: Any, _: Hosted) -> None:
-        if effect.address == address:
-            message = effect.message
-            targets[type(message)]().post(Received(source=address, wall=wall_ms(), message=message))
+    def route(effect: Any, sender: Hosted) -> None:
+        message = effect.message
+        source = session_address if sender is session() else address
+        received = Received(source=source, wall=wall_ms(), message=message)
+        if effect.address == session_address:
+            session().post(received)
+        elif effect.address == address:
+            targets[type(message)]().post(received)
 
     return {Send: route}

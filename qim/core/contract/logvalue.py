@@ -16,7 +16,7 @@ from qim.core.contract.entities import (
     decode_dispatch,
     decode_stored_record,
 )
-from qim.core.contract.userstate import UserStateRecord, decode_user_state
+from qim.core.contract.statelog import UserStateRecord, decode_user_state
 
 KIND_RECORD: Final = 1
 KIND_BARRIER: Final = 2

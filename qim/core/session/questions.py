@@ -30,7 +30,7 @@ from qim.core.contract.rpc import (
     SummaryAsk,
 )
 from qim.core.contract.sequences import U64_MAX
-from qim.core.contract.userstate import UserStateRecord
+from qim.core.contract.statelog import UserStateRecord
 from qim.core.machine import Ms
 from qim.core.ports.store_session import MarksRead, ReadMarks, ReadStates, StatesRead
 from qim.core.session.asking import OnAnswer, WriterAnswer, Writers

@@ -16,7 +16,7 @@ from enum import IntEnum
 from msgspec import Struct
 
 from qim.core.contract.entities import GroupDispatch
-from qim.core.contract.userstate import UserStateRecord
+from qim.core.contract.statelog import UserStateRecord
 from qim.core.ports.log import StoredRecord, Topic
 from qim.core.ports.store_message import Position
 from qim.core.session.question import Question

@@ -19,7 +19,7 @@ from qim.core.contract.logvalue import (
     user_state_value,
 )
 from qim.core.contract.rpc import StateDone
-from qim.core.contract.userstate import UserStateRecord, encode_user_state, user_state_key
+from qim.core.contract.statelog import UserStateRecord, encode_user_state, user_state_key
 from qim.core.ports.log import Append, Appended, LogRecord, StoredRecord, Topic
 from qim.core.ports.observe import Count
 from qim.core.ports.store_message import Position

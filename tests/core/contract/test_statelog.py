@@ -14,7 +14,7 @@ from qim.core.contract.logvalue import (
     read_user_state,
     user_state_value,
 )
-from qim.core.contract.userstate import UserStateRecord, encode_user_state, user_state_key
+from qim.core.contract.statelog import UserStateRecord, encode_user_state, user_state_key
 
 U64 = st.integers(0, 2**64 - 1)
 RECORDS = st.builds(
