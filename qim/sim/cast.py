@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, get_args
 
+from qim.core.archiver import ArchiverConfig, HistoryArchiver
 from qim.core.client import Client, ClientConfig
 from qim.core.client.vocabulary import ClientNotice
 from qim.core.contract.params import DEFAULT, Parameters
@@ -11,6 +12,7 @@ from qim.core.fanout import FanoutConfig, FanoutCoordinator
 from qim.core.gateway import ConnectionNode, GatewayConfig
 from qim.core.lease import LeaseConfig, LeaseKeeper
 from qim.core.mailbox import MailboxConfig, MailboxNode
+from qim.core.ports.archive import ArchiveRequest
 from qim.core.ports.completion import StoreRole
 from qim.core.ports.local import FreshEpochWanted, LeaseGone, LeaseHeld
 from qim.core.ports.local_store import LocalStoreRequest
@@ -19,8 +21,11 @@ from qim.core.ports.network import Send
 from qim.core.ports.observe import Observation
 from qim.core.ports.registry import RegistryRequest, Resource, Role
 from qim.core.ports.sockets import CloseSocket, Dial, PauseReading, ResumeReading, Write
+from qim.core.ports.store_history import HistoryStoreRequest
 from qim.core.ports.store_mailbox import MailboxStoreRequest
 from qim.core.ports.store_message import MessageStoreRequest
+from qim.core.ports.store_session import SessionStoreRequest
+from qim.core.session import SessionConfig, SessionProjection
 from qim.core.writer import Writer, WriterConfig
 from qim.sim.choice import choose
 from qim.sim.node import Host, HostedMachine, Node, Route, lease_bus, route_local
@@ -76,6 +81,8 @@ def service_machines(scene: "Scene", node: Node) -> list[Host]:
             instance=number,
             outbox_partition_count=partitions,
             not_after_max_ms=made.not_after_ms + made.not_after_slack_ms,
+            tiered=True,
+            hot_window_ms=made.hot_window_ms,
         )
         machine = Writer(config, choose=chosen)
         leased, pinned = (
@@ -92,10 +99,19 @@ def service_machines(scene: "Scene", node: Node) -> list[Host]:
                 outbox_partition_count=partitions,
                 secret=SECRET,
                 page_default=made.page_default,
+                archived=True,
             ),
             choose=chosen,
         )
         leased = ((Role.MAILBOX, shards),)
+    elif role == "session":
+        machine = SessionProjection(
+            SessionConfig(shard_count=shards, outbox_partition_count=partitions), choose=chosen
+        )
+        leased = ((Role.SESSION, shards),)
+    elif role == "archiver":
+        machine = HistoryArchiver(ArchiverConfig(), choose=chosen)
+        leased = ((Role.ARCHIVER, partitions),)
     else:
         assert role == "gateway", role
         request_timeout = plan.parameters.request_timeout_ms
@@ -164,8 +180,10 @@ def _host(
 def service_routes(scene: "Scene") -> dict[type, Route]:
     """Every effect a service can order, to the fake that carries it out."""
     routes: dict[type, Route] = {}
-    for kind in (*get_args(MessageStoreRequest), *get_args(MailboxStoreRequest)):
+    for kind in _STORE_ROLES:
         routes[kind] = scene.stores[_role_of(kind)].request
+    for kind in get_args(ArchiveRequest):
+        routes[kind] = scene.archive.request
     for kind in get_args(RegistryRequest):
         routes[kind] = scene.registry.request
     for kind in get_args(Observation):
@@ -209,5 +227,7 @@ def _role_of(kind: type) -> StoreRole:
 
 _STORE_ROLES: Final[dict[type, StoreRole]] = {
     **dict.fromkeys(get_args(MessageStoreRequest), StoreRole.MESSAGE),
+    **dict.fromkeys(get_args(HistoryStoreRequest), StoreRole.MESSAGE),
     **dict.fromkeys(get_args(MailboxStoreRequest), StoreRole.MAILBOX),
+    **dict.fromkeys(get_args(SessionStoreRequest), StoreRole.MAILBOX),
 }

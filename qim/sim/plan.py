@@ -24,6 +24,8 @@ class Topology(Struct, frozen=True, kw_only=True, gc=False):
     outbox_partitions: int = 1
     shards: int = 1
     stores: int = 1
+    sessions: int = 1
+    archivers: int = 1
 
 
 class Beginnings(Struct, frozen=True, kw_only=True, gc=False):

@@ -10,6 +10,7 @@ from qim.core.ports.local import DrainRequested
 from qim.core.ports.log import Topic
 from qim.core.ports.network import Send
 from qim.core.ports.store_message import ApplyOutbox, OpenShard, ShardOpened
+from qim.sim.archive import Archive
 from qim.sim.cast import (
     client_machines,
     device_routes,
@@ -81,12 +82,16 @@ class Scene:
         )
         self.log.create(Topic.OUTBOX, plan.topology.outbox_partitions, begin.outbox_offset)
         self.log.create(Topic.DISPATCH, plan.topology.shards, begin.dispatch_offset)
+        self.log.create(Topic.USER_STATE, plan.topology.shards, 0)
         self.registry = Registry(
             world,
             cuts,
             first_epoch=begin.epoch,
             base_ms=latency.registry_ms,
             spread_ms=latency.registry_spread_ms,
+        )
+        self.archive = Archive(
+            world, cuts, base_ms=latency.store_ms, spread_ms=latency.store_spread_ms
         )
         self.servers = self._make_stores(kit)
         self.stores = {role: server for server in self.servers for role in server.roles}
@@ -107,7 +112,7 @@ class Scene:
         self.audit_report: AuditReport | None = None
         self._gateway_of: dict[str, int] = {}
         self._down_ms: dict[str, int] = {}
-        for role in ("writer", "fanout", "mailbox", "gateway"):
+        for role in ("writer", "fanout", "mailbox", "session", "archiver", "gateway"):
             for _ in range(getattr(plan.topology, _COUNT_OF[role])):
                 self.add(role)
         for planned in plan.devices:
@@ -354,6 +359,8 @@ _COUNT_OF: Final = {
     "writer": "writers",
     "fanout": "fanouts",
     "mailbox": "mailboxes",
+    "session": "sessions",
+    "archiver": "archivers",
     "gateway": "gateways",
 }
 

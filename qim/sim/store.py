@@ -319,12 +319,16 @@ _LEASE_ROLES: Final = {
     "writer": Role.WRITER,
     "fanout": Role.FANOUT,
     "mailbox": Role.MAILBOX,
+    "session": Role.SESSION,
+    "archiver": Role.ARCHIVER,
     "auditor": Role.AUDITOR,
 }
 STORE_ROLES_OF: Final[dict[str, tuple[StoreRole, ...]]] = {
     "writer": (StoreRole.MESSAGE,),
     "fanout": (StoreRole.MESSAGE,),
     "mailbox": (StoreRole.MESSAGE, StoreRole.MAILBOX),
+    "session": (StoreRole.MESSAGE, StoreRole.MAILBOX),
+    "archiver": (StoreRole.MESSAGE,),
     "gateway": (StoreRole.MAILBOX,),
     "auditor": (StoreRole.MESSAGE, StoreRole.MAILBOX),
 }

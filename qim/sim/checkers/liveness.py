@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from qim.core.contract.sequences import before_first, mailbox_seq
 from qim.core.ports.completion import StoreRole
 from qim.core.ports.log import Topic
+from qim.core.ports.store_history import ArchivePositionRead, ReadArchivePosition
 from qim.core.ports.store_mailbox import ReadShardState, ShardStateRead
 from qim.core.ports.store_message import ReadSource, SourceRead
 from qim.sim.history import History
@@ -68,6 +69,10 @@ def owed_by_services(scene: "Scene") -> list[tuple[str, str, str, bytes]]:
         at = read.checkpoint if isinstance(read, SourceRead) else -1
         if at < end and not (at < 0 and end == scene.plan.beginnings.outbox_offset):
             owed.append(("fanout_at_end", "fanout", f"partition {number}: {at} of {end}", b""))
+        archived: Any = store.ask(ReadArchivePosition(op=0, partition=number))
+        at = archived.offset if isinstance(archived, ArchivePositionRead) else -1
+        if at < end and not (at < 0 and end == scene.plan.beginnings.outbox_offset):
+            owed.append(("archiver_at_end", "archiver", f"partition {number}: {at} of {end}", b""))
     boxes = scene.stores[StoreRole.MAILBOX]
     for number in range(scene.plan.topology.shards):
         partition = scene.log.partitions[Topic.DISPATCH, number]
