@@ -4,10 +4,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from qim.core.archived import MembershipStep, membership_after
 from qim.core.contract.entities import NO_SOURCE, MembershipOp
+from qim.core.ports import store_history as history
 from qim.core.ports import store_mailbox as mailbox
 from qim.core.ports import store_message as message
 from qim.core.ports import store_session as session
+from qim.core.ports.archive import ArchivedConversation
 from tests.adapters.store.requests import (
     HOUR,
     MARKER,
@@ -153,6 +156,36 @@ HOLDS = st.builds(
     st.integers(0, 3),
 )
 
+
+@st.composite
+def archived_conversations(draw: st.DrawFn) -> ArchivedConversation:
+    conversation_id, group = draw(CONVERSATIONS), draw(st.booleans())
+    steps = [
+        MembershipStep(
+            version=version,
+            digest=digest_of(version),
+            control_seq=draw(st.integers(1, 9)),
+            operation=MembershipOp.CREATE if version == 1 else draw(st.sampled_from(MembershipOp)),
+            users=tuple(draw(st.lists(USERS, max_size=9, unique=True))),
+        )
+        for version in range(1, draw(st.integers(0, 4)) + 1)
+    ]
+    versions, everyone = membership_after(conversation_id, steps if group else ())
+    return ArchivedConversation(
+        conversation_id=conversation_id,
+        conversation_kind=2 if group else 1,
+        greatest_seq=draw(SEQS),
+        last_activity_id=mid(draw(NUMBERS)),
+        single_users=None if group else (1, 2),
+        versions=versions,
+        everyone=everyone,
+        creator=1,
+        name=draw(st.sampled_from(["", "ü"])),
+        meta=draw(st.binary(max_size=3)),
+        overlays=draw(tuples(st.tuples(SEQS, SEQS, st.integers(0, 2)))),
+    )
+
+
 PROJECTED_ROWS = st.builds(
     session.ProjectedRow,
     TENANTS,
@@ -223,6 +256,15 @@ _OWN: dict[type, dict[str, st.SearchStrategy[Any]]] = {
     message.ReadSource: {"low": OFFSETS, "high": OFFSETS},
     message.ReadFacts: {"after": st.just(b"") | NUMBERS.map(mid)},
     message.AdvanceCoverage: {"covered_to": OFFSETS, "drop_facts": tuples(NUMBERS.map(mid))},
+    history.OpenArchive: {},
+    history.CommitArchive: {"from_offset": OFFSETS, "to": POSITIONS, "filter_epoch": EPOCHS},
+    history.ReadArchivePosition: {},
+    history.TrimHot: {"before_wall": st.sampled_from([NOW + 1, NOW, 0])},
+    history.RestoreConversations: {
+        "conversations": tuples(archived_conversations(), 3),
+        "applied_to": OFFSETS,
+    },
+    history.ReadOverlays: {"names": tuples(st.tuples(SHARDS, CONVERSATIONS, SEQS))},
     mailbox.OpenMailbox: {"initial": WATERMARKS},
     mailbox.ClaimDispatches: {"claims": tuples(CLAIMS)},
     mailbox.AppendEntries: {
@@ -243,7 +285,6 @@ _OWN: dict[type, dict[str, st.SearchStrategy[Any]]] = {
             )
         )
     },
-    mailbox.ReadProgress: {"dispatch_ids": tuples(NUMBERS.map(key))},
     mailbox.ReadProgress: {"dispatch_ids": tuples(NUMBERS.map(key))},
     mailbox.RaiseFloor: {"source_partition": SHARDS, "floor": OFFSETS},
     mailbox.ReadMailboxes: {"reads": tuples(READS)},

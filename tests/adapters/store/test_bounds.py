@@ -33,7 +33,7 @@ def test_reserve_and_mark(store: Store) -> None:
         return shard.bound(message.ReserveAndRecord, items=tuple(items[:count]))
 
     count = greatest(reserve)
-    assert count > 900
+    assert count > 850
     results = ask(store, reserve(count)).results
     assert [r.conversation_seq for r in results] == list(range(1, count + 1))
     marks = tuple(marked(item, n, n) for n, item in enumerate(items[:count], start=1))

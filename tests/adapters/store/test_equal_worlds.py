@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 from msgspec.structs import replace
 
+from qim.core.ports import store_history as history
 from qim.core.ports import store_mailbox as mailbox
 from qim.core.ports import store_message as message
 from qim.core.ports import store_session as session
 from qim.core.ports.completion import Failed, Fenced
 from qim.core.ports.store_mailbox import MailboxStoreRequest
+from qim.core.ports.store_session import SessionStoreRequest
 from tests.adapters.store.conftest import Stores
 from tests.adapters.store.requests import MARKER
 from tests.adapters.store.samples import KINDS as ALL_KINDS
@@ -38,14 +40,22 @@ CONNECTED = (
     mailbox.AppendEntries,
     mailbox.ReadMailboxes,
     message.ReadHistory,
+    history.CommitArchive,
+    history.TrimHot,
+    history.RestoreConversations,
 )
 
 
 def resource_of(request: Any) -> Any:
-    """What an epoch fences: a writer shard, a source partition, a mailbox shard."""
+    """What an epoch fences: a writer shard, a source partition, its archiver, a mailbox shard, its session shard."""
+    number = request.partition if hasattr(request, "partition") else request.shard
+    if isinstance(request, history.OpenArchive | history.CommitArchive):
+        return "archive", number
     if hasattr(request, "partition"):
-        return "source", request.partition
-    return ("mailbox" if isinstance(request, MailboxStoreRequest) else "writer"), request.shard
+        return "source", number
+    if isinstance(request, SessionStoreRequest):
+        return "session", number
+    return ("mailbox" if isinstance(request, MailboxStoreRequest) else "writer"), number
 
 
 class TwoStores(RuleBasedStateMachine):
@@ -81,6 +91,7 @@ class TwoStores(RuleBasedStateMachine):
             for request in (
                 message.OpenShard(op=1, shard=shard, epoch=2, fresh_key=MARKER),
                 message.OpenSource(op=1, partition=shard, epoch=2, fresh_key=MARKER),
+                history.OpenArchive(op=1, partition=shard, epoch=2, fresh_key=MARKER),
                 mailbox.OpenMailbox(op=1, shard=shard, epoch=2, fresh_key=MARKER, initial=1 << 53),
                 session.OpenSession(op=1, shard=shard, epoch=2, fresh_key=MARKER),
             ):
@@ -101,6 +112,7 @@ class TwoStores(RuleBasedStateMachine):
     @rule(request=st.sampled_from(SESSION_KINDS).flatmap(requests_of))
     def session_request(self, request: Any) -> None:
         self.both(request)
+
     @rule(request=st.sampled_from(KINDS).flatmap(requests_of))
     def rightful_request(self, request: Any) -> None:
         """Under the epoch and incarnation that stand, and with the compare-and-sets that fit."""
@@ -123,6 +135,10 @@ class TwoStores(RuleBasedStateMachine):
             if isinstance(state, mailbox.ShardStateRead) and 0 <= state.base == state.min_watermark:
                 to = max(request.base_to, state.base)
                 changes |= {"base_from": state.base, "base_to": to, "moves": ()}
+        if isinstance(request, history.CommitArchive):
+            seen = self.both(history.ReadArchivePosition(op=1, partition=request.partition))
+            if isinstance(seen, history.ArchivePositionRead):
+                changes["from_offset"] = seen.offset
         if isinstance(request, message.CommitSource):
             asked = message.ReadSource(op=1, partition=request.partition, low=0, high=9, limit=3)
             state = self.both(asked)
