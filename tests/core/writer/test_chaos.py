@@ -35,12 +35,13 @@ CONFIG = WriterConfig(
 GROUP = group_conversation_id("default", 1, cmid(100))
 
 ACTIONS = st.tuples(st.integers(0, 31), st.integers(0, 7), st.integers(0, 7))
+OVERLAYS = st.tuples(st.just(4), st.integers(0, 7), st.integers(0, 7))
 
 
 class Weather(Scene):
     """A scene whose questions may outlive their machine."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, talked: bool = False) -> None:
         self.strays: list[Question] = []
         self.zombie: Writer | None = None
         self.zombie_questions: list[Question] = []
@@ -50,13 +51,21 @@ class Weather(Scene):
         self.on_send = self._judge_ack
         self.hold()
         self._request(0, 0)  # the group that most requests are about
+        if talked:
+            # Something that overlays can lie on before the weather begins.
+            self.settle()
+            for number in range(6):
+                self.send(1 + number % 2, to=GROUP, number=200 + number)
+            self.settle()
 
     # -------------------------------------------------------------- what may happen
 
     def act(self, kind: int, first: int, second: int) -> None:
         """One action."""
-        if kind <= 4:
+        if kind <= 3:
             self._request(first, second)
+        elif kind == 4:
+            self._overlay(first, second)
         elif kind <= 21:
             self._answer(first)
         elif kind == 22:
@@ -85,6 +94,10 @@ class Weather(Scene):
             self.send(sender, to=GROUP, number=10 + second + first // 3)
         else:
             self.send(sender, 1 + (sender + second) % 3, number=20 + first, body=b"%d" % second)
+
+    def _overlay(self, first: int, second: int) -> None:
+        lay = self.recall if second % 2 else self.delete
+        lay(1 + first % 2, GROUP, 1 + second, number=60 + 8 * first + second)
 
     def _answer(self, first: int) -> None:
         if self.inflight:
@@ -245,6 +258,37 @@ class Weather(Scene):
             )
             assert b"d:" + dedupe_key("default", sender, key) in dump
         assert not self.violations
+        self._judge_overlays(records)
+
+    def _judge_overlays(self, records: list[MessageRecord]) -> None:
+        """What lies in the store is what the records say: nothing of an intent that never was outboxed, nothing lost."""
+        expected: dict[bytes, dict[bytes, bytes]] = {}
+        for record in records:
+            if not record.target_seq:
+                continue
+            target = record.target_seq.to_bytes(8, "big")
+            if record.kind == MessageKind.RECALL:
+                key, field = b"ov:" + record.conversation_id, target
+            else:
+                sender = record.sender_id.to_bytes(8, "big")
+                key, field = b"od:" + record.conversation_id, sender + target
+            laid = expected.setdefault(key, {})
+            laid[field] = laid.get(field, b"") + record.conversation_seq.to_bytes(8, "big")
+        dump = self.keyspace.dump()
+        found = {
+            key: {field: _in_order(seqs) for field, seqs in content}  # type: ignore[misc,union-attr]
+            for key, (_, content) in dump.items()
+            if key[:3] in (b"ov:", b"od:")
+        }
+        assert found == expected
+        assert b"wo:" + bytes(4) not in dump
+        hot = dump.get(b"ho:" + bytes(4), ("zset", ()))[1]
+        assert len(hot) == len(records), "one place in the order of hot rows a record"
+
+
+def _in_order(seqs: bytes) -> bytes:
+    """A restored overlay may stand behind one that was laid later."""
+    return b"".join(sorted(seqs[at : at + 8] for at in range(0, len(seqs), 8)))
 
 
 @settings(max_examples=150)
@@ -255,6 +299,27 @@ def test_whatever_happens(actions: list[tuple[int, int, int]]) -> None:
         weather.act(*action)
     weather.judge_log()
     weather.heal()
+    weather.judge_end()
+
+
+@settings(max_examples=150)
+@given(st.lists(ACTIONS | OVERLAYS, min_size=20, max_size=150))
+def test_whatever_happens_to_overlays(actions: list[tuple[int, int, int]]) -> None:
+    weather = Weather(talked=True)
+    for action in actions:
+        weather.act(*action)
+    weather.judge_log()
+    weather.heal()
+    weather.judge_end()
+
+
+def test_overlays_are_among_what_happens() -> None:
+    weather = Weather(talked=True)
+    for second in range(8):
+        weather.act(4, 0, second)
+    weather.heal()
+    laid = [record for record in weather.judge_log() if record.target_seq]
+    assert {record.kind for record in laid} == {MessageKind.RECALL, MessageKind.DELETE_FOR_ME}
     weather.judge_end()
 
 
