@@ -144,7 +144,7 @@ class Scene:
         ]
 
     def _begin_store(self, applied: int, epoch: int) -> None:
-        """An outbox that begins late was once applied up to there: what no tail can lose."""
+        """An outbox that begins late was once applied and archived up to there: what no tail can lose."""
         store = self.stores[StoreRole.MESSAGE]
         for shard in range(self.plan.topology.outbox_partitions):
             opened = store.ask(
@@ -164,6 +164,7 @@ class Scene:
                     records=(),
                 )
             )
+            self.archive.rows.positions[shard] = applied
         store.keyspace.forget_before(store.keyspace.mark())
 
     def _wall(self, name: str) -> Curve:
