@@ -18,10 +18,13 @@ from qim.sim.plan import (
     DevicePlan,
     Disconnect,
     Latency,
+    MarkRead,
     Operation,
+    Overlay,
     Plan,
     Query,
     Send,
+    SetState,
     Topology,
 )
 from qim.sim.storms import storm
@@ -42,6 +45,7 @@ class Kinds:
         self.queries = draw.chance(30, "queries")
         self.selfchat = draw.chance(20, "selfchat")
         self.changes = self.groups and draw.chance(60, "changes")
+        self.views = draw.chance(60, "views")
 
 
 def generate(seed: int, profile: str, *, messages: int | None = None) -> Plan:
@@ -81,6 +85,8 @@ def _topology(draw: Draw, calm: bool) -> Topology:
         outbox_partitions=draw.pick((1, 1, 2, 4), "partitions"),
         shards=draw.pick((1, 2, 2, 4), "shards"),
         stores=draw.pick((1, 2), "stores"),
+        sessions=draw.number(1, 2, "sessions"),
+        archivers=draw.number(1, 2, "archivers"),
     )
 
 
@@ -124,6 +130,8 @@ def _operations(
     _comings_and_goings(draw, kinds, devices, made, span_ms)
     if kinds.queries:
         _queries(draw, devices, users, groups, made, span_ms)
+    if kinds.views:
+        _own_views(draw, devices, users, groups, made, span_ms)
     return tuple(made)
 
 
@@ -208,6 +216,32 @@ def _queries(
                 group=draw.pick(groups, "query_of", index) if grouped else -1,
             )
         )
+
+
+def _own_views(
+    draw: Draw,
+    devices: tuple[DevicePlan, ...],
+    users: tuple[int, ...],
+    groups: tuple[int, ...],
+    made: list[Operation],
+    span_ms: int,
+) -> None:
+    """Read marks, states, recalls and deletions."""
+    for index in range(draw.number(1, 12, "view_count")):
+        grouped = bool(groups) and draw.chance(50, "view_group", index)
+        at = FIRST_SEND_MS + draw.number(300, span_ms + 500, "view_at", index)
+        device = draw.number(0, len(devices) - 1, "viewer", index)
+        peer = 0 if grouped else draw.pick(users, "view_peer", index)
+        group = draw.pick(groups, "view_of", index) if grouped else -1
+        number = 10_000 + index
+        where = {"at_ms": at, "device": device, "number": number, "peer": peer, "group": group}
+        kind = draw.pick(("read", "read", "state", "recall", "delete"), "view", index)
+        if kind == "read":
+            made.append(MarkRead(**where, behind=draw.number(0, 3, "behind", index)))
+        elif kind == "state":
+            made.append(SetState(**where, flags=draw.number(0, 7, "flags", index)))
+        else:
+            made.append(Overlay(**where, kind=4 if kind == "recall" else 5))
 
 
 def _beginnings(draw: Draw, *, emptied: bool) -> Beginnings:

@@ -90,6 +90,8 @@ class History:
                     for hear in self.on_effective:
                         hear(effective)
             return
+        if partition.topic is not Topic.DISPATCH:
+            return
         for record in stored:
             expected = oracle.dispatched(partition.number, record)
             for listen in self.on_dispatched:

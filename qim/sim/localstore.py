@@ -5,21 +5,21 @@ after finds it at its next start, though nobody answered.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 from msgspec.structs import replace
 
+from qim.core.ports.local_sessions import LocalSessionRequest
 from qim.core.ports.local_store import (
-    AnchorsRead,
     Coordinates,
     LoadLocal,
     LocalLoaded,
-    LocalMessage,
     LocalSaved,
     LocalState,
     LocalStoreReply,
     LocalStoreRequest,
     MessagesSaved,
+    PendingOverlay,
     PendingRow,
     ReadAnchors,
     SaveAck,
@@ -34,6 +34,7 @@ from qim.core.ports.local_store import (
     SaveState,
 )
 from qim.sim.choice import LATENCY_MASK, TIEBREAK_SHIFT
+from qim.sim.local_rows import LocalRows
 from qim.sim.node import Host
 from qim.sim.sites import LOCAL
 
@@ -62,8 +63,8 @@ class Device:
         self.sent: dict[bytes, Coordinates] = {}
         self.changed: dict[bytes, SaveGroupOk] = {}
         self.failed: dict[bytes, int] = {}
-        self.messages: dict[bytes, LocalMessage] = {}
-        self.anchors: dict[bytes, int] = {}
+        self.rows = LocalRows()
+        self.messages = self.rows.messages
         self.rebuilds = 0
         self.heard: LocalHeard | None = None
         self._apply: dict[type, Callable[[Any], LocalStoreReply]] = {
@@ -78,7 +79,8 @@ class Device:
             SaveGroupOk: self._save_group_ok,
             SaveFailed: self._save_failed,
             SaveState: self._save_state,
-            ReadAnchors: self._read_anchors,
+            ReadAnchors: self.rows.anchors,
+            **dict.fromkeys(get_args(LocalSessionRequest), self.rows.session),
         }
 
     def request(self, host: Host, effect: LocalStoreRequest) -> None:
@@ -113,6 +115,7 @@ class Device:
             rebuild_target=self.rebuild_target,
             order_last=self.order_last,
             pending=tuple(rows),
+            state_revision=self.rows.state_revision,
         )
 
     def _save_pending(self, effect: SavePending) -> LocalSaved:
@@ -126,7 +129,7 @@ class Device:
     def _save_not_after(self, effect: SaveNotAfter) -> LocalSaved:
         for client_message_id, not_after in effect.rows:
             row = self.pending.get(client_message_id)
-            if row is not None and not row.not_after:
+            if row is not None:
                 self.pending[client_message_id] = replace(row, not_after=not_after)
         return LocalSaved(op=effect.op)
 
@@ -135,23 +138,19 @@ class Device:
         return LocalSaved(op=effect.op)
 
     def _save_batch(self, effect: SaveBatch) -> MessagesSaved:
-        fresh = self._insert(effect.messages)
+        fresh = self.rows.insert(effect.messages, contiguous=True, anchors=effect.moves_anchors)
         self.cursor = effect.cursor
         self.covered_through = effect.covered_through
-        if effect.moves_anchors:
-            for message in effect.messages:
-                self._raise_anchor(message.conversation_id, message.conversation_seq)
         for coordinates in effect.settled:
             self._settle(coordinates)
         return MessagesSaved(op=effect.op, fresh=fresh)
 
     def _save_push(self, effect: SavePush) -> MessagesSaved:
-        return MessagesSaved(op=effect.op, fresh=self._insert(effect.messages))
+        return MessagesSaved(op=effect.op, fresh=self.rows.insert(effect.messages))
 
     def _save_history(self, effect: SaveHistory) -> MessagesSaved:
-        fresh = self._insert(effect.messages)
-        if effect.anchor:
-            self._raise_anchor(effect.conversation_id, effect.anchor)
+        fresh = self.rows.insert(effect.messages)
+        self.rows.cover(effect)
         for coordinates in effect.settled:
             self._settle(coordinates)
         return MessagesSaved(op=effect.op, fresh=fresh)
@@ -179,26 +178,9 @@ class Device:
         self.rebuild_target = effect.rebuild_target
         return LocalSaved(op=effect.op)
 
-    def _read_anchors(self, effect: ReadAnchors) -> AnchorsRead:
-        known = dict.fromkeys(message.conversation_id for message in self.messages.values())
-        conversations = sorted(known | dict.fromkeys(self.anchors))
-        rest = [c for c in conversations if c > effect.after]
-        page = tuple((c, self.anchors.get(c, 0)) for c in rest[: effect.limit])
-        return AnchorsRead(op=effect.op, anchors=page, more=len(rest) > effect.limit)
-
-    # ------------------------------------------------------------ inside
-
-    def _insert(self, messages: tuple[LocalMessage, ...]) -> tuple[int, ...]:
-        fresh: list[int] = []
-        for index, message in enumerate(messages):
-            if message.message_id not in self.messages:
-                self.messages[message.message_id] = message
-                fresh.append(index)
-        return tuple(fresh)
-
     def _settle(self, coordinates: Coordinates) -> None:
-        if self.pending.pop(coordinates.client_message_id, None) is not None:
+        row = self.pending.pop(coordinates.client_message_id, None)
+        if row is not None:
             self.sent[coordinates.client_message_id] = coordinates
-
-    def _raise_anchor(self, conversation_id: bytes, seq: int) -> None:
-        self.anchors[conversation_id] = max(seq, self.anchors.get(conversation_id, 0))
+        if isinstance(row, PendingOverlay):
+            self.rows.lay_own(row)

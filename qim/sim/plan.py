@@ -115,7 +115,40 @@ class Query(Struct, frozen=True, kw_only=True, gc=False, tag="query"):
     group: int = -1
 
 
-Operation = Send | ChangeGroup | Connect | Disconnect | Query
+class MarkRead(Struct, frozen=True, kw_only=True, gc=False, tag="mark_read"):
+    """Read all but the last ``behind`` messages that the device holds of a conversation; nothing held: seq 1 is marked."""
+
+    at_ms: int
+    device: int
+    number: int
+    peer: int = 0
+    group: int = -1
+    behind: int = 0
+
+
+class SetState(Struct, frozen=True, kw_only=True, gc=False, tag="set_state"):
+    """Replace the user's own state of a conversation."""
+
+    at_ms: int
+    device: int
+    number: int
+    peer: int = 0
+    group: int = -1
+    flags: int = 0
+
+
+class Overlay(Struct, frozen=True, kw_only=True, gc=False, tag="overlay"):
+    """RECALL (4) what the device sent last, or DELETE_FOR_ME (5) the newest message it holds, of a conversation."""
+
+    at_ms: int
+    device: int
+    number: int
+    kind: int
+    peer: int = 0
+    group: int = -1
+
+
+Operation = Send | ChangeGroup | Connect | Disconnect | Query | MarkRead | SetState | Overlay
 
 
 class DevicePlan(Struct, frozen=True, kw_only=True, gc=False):

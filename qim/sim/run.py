@@ -6,6 +6,7 @@ from typing import Final
 from qim.sim.auditing import audited
 from qim.sim.checkers import all_checkers
 from qim.sim.checkers.liveness import unsettled
+from qim.sim.judging import judge
 from qim.sim.mutants import Override, applied
 from qim.sim.node import Observe
 from qim.sim.plan import Plan
@@ -48,6 +49,7 @@ def run_scene(
     _live(scene)
     if not scene.world.stopped:
         scene.audit_report = audited(scene)
+        judge(scene)
         for checker in checkers:
             checker.finish(scene)
     return scene, report_of(scene)

@@ -31,6 +31,7 @@ from qim.sim.registry import Registry
 from qim.sim.store import Store
 from qim.sim.strangers import Strangers
 from qim.sim.streams import Streams
+from qim.sim.told import Told
 from qim.sim.workload import Workload
 from qim.sim.world import World
 
@@ -110,6 +111,7 @@ class Scene:
         self.counts: dict[str, int] = {}
         self.death: BaseException | None = None
         self.audit_report: AuditReport | None = None
+        self.told: dict[int, Told] = {}
         self._gateway_of: dict[str, int] = {}
         self._down_ms: dict[str, int] = {}
         for role in ("writer", "fanout", "mailbox", "session", "archiver", "gateway"):

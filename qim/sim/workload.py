@@ -5,10 +5,13 @@ from typing import TYPE_CHECKING, Final
 from qim.core.client.vocabulary import (
     GroupChangeRequested,
     HistoryRequested,
+    MarkReadRequested,
     MembersRequested,
     OfflineWanted,
     OnlineWanted,
+    OverlayRequested,
     SendRequested,
+    StateRequested,
 )
 from qim.core.contract.entities import MessageKind
 from qim.core.contract.hashing import H
@@ -16,9 +19,20 @@ from qim.core.contract.ids import group_conversation_id, single_conversation_id
 from qim.core.contract.kinds import HistoryDirection
 from qim.sim.cast import TENANT
 from qim.sim.node import Node
-from qim.sim.plan import ChangeGroup, Connect, Disconnect, Operation, Query, Send
+from qim.sim.plan import (
+    ChangeGroup,
+    Connect,
+    Disconnect,
+    MarkRead,
+    Operation,
+    Overlay,
+    Query,
+    Send,
+    SetState,
+)
 
 if TYPE_CHECKING:
+    from qim.sim.localstore import Device
     from qim.sim.scene import Scene
 
 AGAIN_MS: Final = 100
@@ -44,7 +58,7 @@ class Workload:
         self.wanted = dict.fromkeys(self.names, True)
         self.open = len(scene.plan.operations)
         self.groups: dict[int, bytes] = {}
-        self.asked: dict[bytes, Send | ChangeGroup] = {}
+        self.asked: dict[bytes, Send | ChangeGroup | Overlay] = {}
         """client_message_id -> the operation, once a client was told of it."""
         for operation in scene.plan.operations:
             if isinstance(operation, ChangeGroup) and operation.operation == CREATE:
@@ -116,6 +130,8 @@ class Workload:
                     host.take(
                         MembersRequested(ticket=operation.at_ms, conversation_id=conversation_id)
                     )
+            case MarkRead() | SetState() | Overlay():
+                self._own_view(operation, name, wall)
 
     def _send(self, operation: Send, node: Node, wall: int) -> None:
         cmid = client_message_id(operation.number)
@@ -133,6 +149,59 @@ class Workload:
                 wall=wall,
             )
         )
+
+    def _own_view(self, operation: MarkRead | SetState | Overlay, name: str, wall: int) -> None:
+        """What a user does to their own view of a conversation, as far as their device knows it."""
+        device, host = self.scene.devices[name], self.scene.nodes[name].hosts[0]
+        conversation_id = self._conversation(device.user_id, operation.peer, operation.group)
+        held = sorted(
+            message.conversation_seq
+            for message in device.messages.values()
+            if message.conversation_id == conversation_id
+        )
+        match operation:
+            case MarkRead():
+                seq = held[-1 - operation.behind] if len(held) > operation.behind else 1
+                host.take(
+                    MarkReadRequested(
+                        ticket=operation.number, conversation_id=conversation_id, read_seq=seq
+                    )
+                )
+            case SetState():
+                host.take(
+                    StateRequested(
+                        ticket=operation.number,
+                        conversation_id=conversation_id,
+                        flags=operation.flags,
+                        value=b"",
+                        wall=wall,
+                    )
+                )
+            case Overlay():
+                target = self._target(operation, device, conversation_id)
+                if target:
+                    cmid = client_message_id(operation.number)
+                    self.asked[cmid] = operation
+                    host.take(
+                        OverlayRequested(
+                            client_message_id=cmid,
+                            kind=operation.kind,
+                            conversation_id=conversation_id,
+                            target_seq=target,
+                            wall=wall,
+                        )
+                    )
+
+    def _target(self, operation: Overlay, device: "Device", conversation_id: bytes) -> int:
+        """A message of one's own for a recall, any for a deletion; 0: there is none yet."""
+        seqs = [
+            message.conversation_seq
+            for message in device.messages.values()
+            if message.conversation_id == conversation_id
+            and message.kind == MessageKind.TEXT
+            and (operation.kind != MessageKind.RECALL or message.sender_id == device.user_id)
+        ]
+        return max(seqs, default=0)
 
     def _conversation(self, user_id: int, peer: int, group: int) -> bytes:
         if group >= 0:

@@ -9,6 +9,7 @@ from qim.sim.checkers.contiguous_batches import ContiguousBatches
 from qim.sim.checkers.fences import Fences
 from qim.sim.checkers.liveness import Liveness
 from qim.sim.checkers.receipts import ReceiptsBeforeCheckpoint
+from qim.sim.checkers.sessions import Sessions
 from qim.sim.checkers.visibility import Visibility
 from qim.sim.checkers.watermarks import Watermarks
 from qim.sim.history import Checker
@@ -27,6 +28,7 @@ def all_checkers() -> list[Checker]:
         Visibility(),
         ApplyOnce(),
         Liveness(),
+        Sessions(),
         AuditJudged(),
     ]
 

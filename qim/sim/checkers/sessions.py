@@ -1,0 +1,96 @@
+"""Session lists, unread, previews and history equal the model computed from the logs, for every user (simulator.md)."""
+
+from typing import TYPE_CHECKING
+
+from qim.core.contract.entities import decode_stored_record
+from qim.core.contract.logvalue import StateLogged, read_user_state
+from qim.core.ports.log import Topic
+from qim.sim.cast import TENANT
+from qim.sim.history import History
+from qim.sim.told import Told
+from qim.sim.visible import Visible
+
+if TYPE_CHECKING:
+    from qim.sim.scene import Scene
+
+Marks = dict[tuple[int, bytes], int]
+States = dict[tuple[int, bytes], tuple[int, bytes, int, bytes]]
+
+
+class Sessions:
+    """Judges at the end, what every user was told."""
+
+    def attach(self, history: History) -> None:
+        self.history = history
+
+    def finish(self, scene: "Scene") -> None:
+        """Compare by equality."""
+        visible = Visible(self.history.oracle)
+        marks, states = _user_states(scene)
+        for user, told in scene.told.items():
+            for text in told.unanswered:
+                self.history.found("unanswered", "session", text)
+            if not told.unanswered:
+                self._list(user, told, visible, marks, states)
+                self._histories(user, told, visible)
+
+    def _list(self, user: int, told: Told, visible: Visible, marks: Marks, states: States) -> None:
+        found = self.history.found
+        mine = {key[1]: mark for key, mark in marks.items() if key[0] == user}
+        expected = visible.listed(user, mine)
+        order = [one.conversation_id for one in expected]
+        shown = [row for row in told.rows if row.last_activity_id != b"\0" * 16]
+        if [row.conversation_id for row in shown] != order:
+            text = f"user {user}: {[r.conversation_id.hex()[:6] for r in shown]}, expected {[c.hex()[:6] for c in order]}"
+            found("session_order", "session", text)
+            return
+        for row, one in zip(shown, expected, strict=True):
+            name = f"user {user}, conversation {one.conversation_id.hex()[:8]}"
+            if (row.unread, row.unread_exact) != (one.unread, one.unread_exact):
+                text = f"{name}: unread {row.unread} {row.unread_exact}, expected {one.unread}"
+                found("unread", "session", text)
+            head = decode_stored_record(row.head).conversation_seq if row.head else 0
+            if head != one.head_seq:
+                found("preview", "session", f"{name}: head {head}, expected {one.head_seq}")
+            if row.read_seq != mine.get(one.conversation_id, 0):
+                found("read_mark", "session", f"{name}: read {row.read_seq}")
+            state = states.get((user, one.conversation_id), (0, b"", 0, b""))
+            if (row.state_version, row.state_flags, row.state_value) != (state[0], *state[2:]):
+                found("user_state", "session", f"{name}: version {row.state_version}")
+
+    def _histories(self, user: int, told: Told, visible: Visible) -> None:
+        for conversation_id in visible.conversations(user):
+            expected = visible.rows(user, conversation_id)
+            seqs = [row.seq for row in expected]
+            name = f"user {user}, conversation {conversation_id.hex()[:8]}"
+            for way, rows in (("newer", told.newer), ("older", told.older)):
+                got = [seq for seq, _ in rows.get(conversation_id, [])]
+                if got != seqs:
+                    text = f"{name}, {way}: {got}, expected {seqs}"
+                    self.history.found("history", "writer", text)
+            recalled = sorted(told.recalled.get(conversation_id, {}))
+            if recalled != [row.seq for row in expected if row.recalled]:
+                self.history.found("recalled", "writer", f"{name}: {recalled}")
+            for row, (_, stored) in zip(
+                expected, told.newer.get(conversation_id, []), strict=False
+            ):
+                if decode_stored_record(stored).message_id != row.record.message_id:
+                    self.history.found("history", "writer", f"{name}: seq {row.seq} is another's")
+
+
+def _user_states(scene: "Scene") -> tuple[Marks, States]:
+    """The winners of the user-state log: greatest mark, greatest (version, device)."""
+    marks: Marks = {}
+    states: States = {}
+    for number in range(scene.plan.topology.shards):
+        for stored in scene.log.partitions[Topic.USER_STATE, number].records:
+            read = read_user_state(stored.value)
+            if not isinstance(read, StateLogged):
+                continue
+            record = read.record
+            assert record.tenant_id == TENANT
+            key = (record.user_id, record.conversation_id)
+            marks[key] = max(marks.get(key, 0), record.read_seq)
+            state = (record.version, record.device_id, record.flags, record.value)
+            states[key] = max(states.get(key, (0, b"", 0, b"")), state)
+    return marks, states

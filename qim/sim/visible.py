@@ -1,0 +1,150 @@
+"""What every user may see, computed from the logs alone: rows, overlays, unread, the list (pipeline.md §§4, 5).
+
+A small model on purpose: no pages, no floors, no tiers, no caches. It is what the services' answers are compared with.
+"""
+
+from typing import Final
+
+from msgspec import Struct
+
+from qim.core.contract.entities import (
+    ConversationKind,
+    MembershipOp,
+    MessageKind,
+    MessageRecord,
+)
+from qim.sim.oracle import Oracle
+
+WINDOW: Final = 200
+EVER: Final = 2**64 - 1
+OVERLAYS: Final = (MessageKind.RECALL, MessageKind.DELETE_FOR_ME)
+
+
+class ExpectedRow(Struct, frozen=True, kw_only=True, gc=False):
+    """One visible record of a conversation, for one user."""
+
+    seq: int
+    record: MessageRecord
+    recalled: bool
+
+
+class ExpectedConversation(Struct, frozen=True, kw_only=True, gc=False):
+    """One entry of a user's list; head_seq 0: nothing to show."""
+
+    conversation_id: bytes
+    last_activity_id: bytes
+    head_seq: int
+    unread: int
+    unread_exact: bool
+
+
+class Visible:
+    """The model of one world's end."""
+
+    def __init__(self, oracle: Oracle) -> None:
+        self.records: dict[bytes, list[MessageRecord]] = {}
+        for message in oracle.messages.values():
+            self.records.setdefault(message.record.conversation_id, []).append(message.record)
+        for records in self.records.values():
+            records.sort(key=lambda record: record.conversation_seq)
+        self._intervals = {key: _intervals(records) for key, records in self.records.items()}
+        self._recalled = {
+            key: {r.target_seq for r in records if r.kind == MessageKind.RECALL}
+            for key, records in self.records.items()
+        }
+
+    def conversations(self, user: int) -> list[bytes]:
+        """Those the user is or was in, in id order."""
+        return [key for key in sorted(self.records) if user in self._intervals[key]]
+
+    def rows(self, user: int, conversation_id: bytes) -> list[ExpectedRow]:
+        """Everything history may show, rising."""
+        spans = self._intervals[conversation_id].get(user, [])
+        records = self.records[conversation_id]
+        recalled = self._recalled[conversation_id]
+        deleted = {
+            record.target_seq
+            for record in records
+            if record.kind == MessageKind.DELETE_FOR_ME and record.sender_id == user
+        }
+        return [
+            ExpectedRow(
+                seq=record.conversation_seq,
+                record=record,
+                recalled=record.conversation_seq in recalled,
+            )
+            for record in records
+            if any(joined < record.conversation_seq <= left for joined, left in spans)
+            and record.conversation_seq not in deleted
+            and (record.kind != MessageKind.DELETE_FOR_ME or record.sender_id == user)
+        ]
+
+    def unread(self, user: int, conversation_id: bytes, read_seq: int) -> tuple[int, bool]:
+        """§4: the first 201 visible records with seq > read; 200 or fewer: the exact count of what counts."""
+        ahead = [row for row in self.rows(user, conversation_id) if row.seq > read_seq]
+        if len(ahead) > WINDOW:
+            return WINDOW, False
+        return sum(_counts(row, user) for row in ahead), True
+
+    def listed(self, user: int, marks: dict[bytes, int]) -> list[ExpectedConversation]:
+        """The user's list in its order: falling (last_activity_id, conversation_id)."""
+        made: list[ExpectedConversation] = []
+        for conversation_id in self.conversations(user):
+            rows = self.rows(user, conversation_id)
+            moving = [row for row in rows if row.record.kind not in OVERLAYS]
+            if not moving and not any(row.record for row in rows):
+                continue
+            shown = [row for row in moving if not row.recalled]
+            unread, exact = self.unread(user, conversation_id, marks.get(conversation_id, 0))
+            made.append(
+                ExpectedConversation(
+                    conversation_id=conversation_id,
+                    last_activity_id=self._activity(user, conversation_id),
+                    head_seq=shown[-1].seq if shown else 0,
+                    unread=unread,
+                    unread_exact=exact,
+                )
+            )
+        return sorted(
+            made, key=lambda one: (one.last_activity_id, one.conversation_id), reverse=True
+        )
+
+    def _activity(self, user: int, conversation_id: bytes) -> bytes:
+        """Of the newest record that reached this user and moves a conversation: deleting one for oneself moves nothing."""
+        spans = self._intervals[conversation_id][user]
+        moving = [
+            record.last_activity_id
+            for record in self.records[conversation_id]
+            if record.kind not in OVERLAYS
+            and any(joined < record.conversation_seq <= left for joined, left in spans)
+            and (not record.recipients or user in record.recipients)
+        ]
+        return max(moving, default=b"\0" * 16)
+
+
+def _counts(row: ExpectedRow, user: int) -> bool:
+    record = row.record
+    silent = (MessageKind.CONTROL, *OVERLAYS)
+    return record.sender_id != user and record.kind not in silent and not row.recalled
+
+
+def _intervals(records: list[MessageRecord]) -> dict[int, list[tuple[int, int]]]:
+    """(joined_at, left_at] of each user who ever was a member, from the control messages (contract.md, Entities)."""
+    spans: dict[int, list[tuple[int, int]]] = {}
+    for record in records:
+        if record.conversation_kind == ConversationKind.SINGLE:
+            for user in (record.sender_id, record.peer_user_id):
+                spans.setdefault(user, [(0, EVER)])
+        if record.delta is None:
+            continue
+        seq, joins = (
+            record.conversation_seq,
+            record.delta.op in (MembershipOp.CREATE, MembershipOp.ADD),
+        )
+        for user in record.delta.users:
+            known = spans.setdefault(user, [])
+            if joins:
+                known.append((0 if record.delta.op == MembershipOp.CREATE else seq - 1, EVER))
+            elif known:
+                known[-1] = (known[-1][0], seq)
+    return spans
