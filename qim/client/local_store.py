@@ -14,11 +14,13 @@ from typing import Final, assert_never
 import msgspec
 
 from qim.client.store_file import LocalStoreUnusable, locked_file, opened_file
+from qim.client.store_rows import StoreRows, decode_message, u64
+from qim.core.client.conversation import is_unfilled
 from qim.core.ports.completion import Failed, FailReason, Unknown
 from qim.core.ports.local_store import (
-    AnchorsRead,
     Coordinates,
     LoadLocal,
+    LocalConversation,
     LocalLoaded,
     LocalMessage,
     LocalSaved,
@@ -28,6 +30,7 @@ from qim.core.ports.local_store import (
     MessagesSaved,
     PendingGroupChange,
     PendingMessage,
+    PendingOverlay,
     PendingRow,
     ReadAnchors,
     SaveAck,
@@ -43,14 +46,13 @@ from qim.core.ports.local_store import (
 )
 
 _ZERO: Final = b"\0" * 8
-
-
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode_pending: Final = msgspec.msgpack.Decoder(PendingMessage).decode
 _decode_change: Final = msgspec.msgpack.Decoder(PendingGroupChange).decode
 _MESSAGE_TAG: Final = b"m"
 _CHANGE_TAG: Final = b"g"
-_decode_message: Final = msgspec.msgpack.Decoder(LocalMessage).decode
+_OVERLAY_TAG: Final = b"o"
+_decode_overlay: Final = msgspec.msgpack.Decoder(PendingOverlay).decode
 _decode_coordinates: Final = msgspec.msgpack.Decoder(Coordinates).decode
 
 
@@ -60,6 +62,16 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     status: str
     code: int
     coordinates: Coordinates | None
+
+
+class KnownConversation(msgspec.Struct, frozen=True, kw_only=True):
+    """A conversation's row and what its messages here say; ``filled``: they suffice to count its unread."""
+
+    row: LocalConversation
+    preview: LocalMessage | None
+    unread: tuple[int, bool]
+    filled: bool
+    newest_seq: int
 
 
 class LocalStore:
@@ -74,16 +86,13 @@ class LocalStore:
             raise LocalStoreUnusable(f"{path}: {error.strerror or error}") from None
         try:
             self._connection = opened_file(path)
-            (last,) = self._connection.execute(
-                "SELECT coalesce(max(arrival),0) FROM message"
-            ).fetchone()
+            self._rows = StoreRows(self._connection)
         except sqlite3.Error as error:
             os.close(self._lock)
             raise LocalStoreUnusable(f"{path}: {error}") from None
         except LocalStoreUnusable:
             os.close(self._lock)
             raise
-        self._arrival: int = last + 1
 
     def close(self) -> None:
         """Close the file and give it up to others."""
@@ -120,7 +129,7 @@ class LocalStore:
         rows = self._connection.execute(
             "SELECT data FROM message WHERE told=0 ORDER BY arrival LIMIT ?", (limit,)
         ).fetchall()
-        return [_decode_message(row[0]) for row in rows]
+        return [decode_message(row[0]) for row in rows]
 
     def mark_told(self, message_ids: Sequence[bytes]) -> None:
         """These were handed to the user. Not fsynced: a power cut shows some of them once more, and loses none."""
@@ -164,12 +173,29 @@ class LocalStore:
         return int(count)
 
     def messages(self, conversation_id: bytes, limit: int) -> list[LocalMessage]:
-        """The newest ``limit`` messages of a conversation, ascending by conversation_seq."""
+        """The newest ``limit`` messages of a conversation, ascending by conversation_seq; deleted ones left out."""
         rows = self._connection.execute(
-            "SELECT data FROM message WHERE conversation_id=? ORDER BY seq DESC LIMIT ?",
+            "SELECT data FROM message WHERE conversation_id=? AND hidden&2=0 ORDER BY seq DESC LIMIT ?",
             (conversation_id, limit),
         ).fetchall()
-        return [_decode_message(row[0]) for row in reversed(rows)]
+        return [decode_message(row[0]) for row in reversed(rows)]
+
+    def conversation(self, conversation_id: bytes) -> LocalConversation:
+        """What is known of a conversation."""
+        return self._rows.conversation(conversation_id)
+
+    def conversations(self, user_id: int, window: int) -> list[KnownConversation]:
+        """All, the latest activity first, with unread and preview as of now."""
+        return [
+            KnownConversation(
+                row=row,
+                preview=self._rows.preview(row),
+                unread=self._rows.unread(row, user_id, window),
+                filled=not is_unfilled(row),
+                newest_seq=self._rows.newest_seq(row),
+            )
+            for row in self._rows.conversations()
+        ]
 
     def _roll_back(self) -> None:
         if self._connection.in_transaction:
@@ -186,17 +212,17 @@ class LocalStore:
             case SaveAck():
                 return self._settle(request.op, request.coordinates)
             case SavePush():
-                return MessagesSaved(op=request.op, fresh=self._insert(request.messages))
+                return MessagesSaved(op=request.op, fresh=self._rows.insert(request.messages))
             case SaveHistory() | SaveGroupOk() | SaveFailed():
                 return self._save_outcome(request)
-            case LoadLocal() | SaveAttempt() | SaveState() | ReadAnchors():
+            case LoadLocal() | SaveAttempt() | SaveState():
                 return self._device(request)
+            case ReadAnchors():
+                return self._rows.anchors(request)
             case _:
-                assert_never(request)
+                return self._rows.session(request)
 
-    def _device(
-        self, request: LoadLocal | SaveAttempt | SaveState | ReadAnchors
-    ) -> LocalStoreReply:
+    def _device(self, request: LoadLocal | SaveAttempt | SaveState) -> LocalStoreReply:
         run = self._connection.execute
         match request:
             case LoadLocal():
@@ -208,16 +234,13 @@ class LocalStore:
                 run("UPDATE device SET state=?, rebuild_target=?", (request.state, target))
                 if request.drop_cursor:
                     run("UPDATE device SET cursor=NULL, covered_through=?", (_ZERO,))
-            case ReadAnchors():
-                return self._anchors(request)
         return LocalSaved(op=request.op)
 
     def _save_outcome(self, request: SaveHistory | SaveGroupOk | SaveFailed) -> LocalStoreReply:
         match request:
             case SaveHistory():
-                fresh = self._insert(request.messages)
-                if request.anchor:
-                    self._raise_anchor(request.conversation_id, request.anchor)
+                fresh = self._rows.insert(request.messages)
+                self._rows.cover(request)
                 for coordinates in request.settled:
                     self._settle(request.op, coordinates)
                 return MessagesSaved(op=request.op, fresh=fresh)
@@ -228,8 +251,8 @@ class LocalStore:
         return LocalSaved(op=request.op)
 
     def _load(self, op: int) -> LocalLoaded:
-        attempt, state, cursor, covered, target = self._connection.execute(
-            "SELECT attempt, state, cursor, covered_through, rebuild_target FROM device"
+        attempt, state, cursor, covered, target, revision = self._connection.execute(
+            "SELECT attempt, state, cursor, covered_through, rebuild_target, state_revision FROM device"
         ).fetchone()
         rows = self._connection.execute(
             "SELECT row FROM outgoing WHERE status='pending' ORDER BY place"
@@ -244,6 +267,7 @@ class LocalStore:
             rebuild_target=int.from_bytes(target, "big"),
             order_last=last,
             pending=tuple(_decode_row(row[0]) for row in rows),
+            state_revision=int.from_bytes(revision, "big"),
         )
 
     def _save_pending(self, request: SavePending) -> LocalSaved:
@@ -261,59 +285,33 @@ class LocalStore:
             ).fetchone()
             if found is None:
                 continue
-            row = _decode_row(found[0])
-            if row.not_after == 0:
-                row = msgspec.structs.replace(row, not_after=not_after)
-                self._connection.execute(
-                    "UPDATE outgoing SET row=? WHERE client_message_id=?",
-                    (_encode_row(row), client_message_id),
-                )
+            row = msgspec.structs.replace(_decode_row(found[0]), not_after=not_after)
+            self._connection.execute(
+                "UPDATE outgoing SET row=? WHERE client_message_id=?",
+                (_encode_row(row), client_message_id),
+            )
         return LocalSaved(op=request.op)
 
     def _save_batch(self, request: SaveBatch) -> MessagesSaved:
-        fresh = self._insert(request.messages)
+        fresh = self._rows.insert(request.messages, contiguous=True, anchors=request.moves_anchors)
         self._connection.execute(
             "UPDATE device SET cursor=?, covered_through=?",
-            (request.cursor, request.covered_through.to_bytes(8, "big")),
+            (request.cursor, u64(request.covered_through)),
         )
-        if request.moves_anchors:
-            for message in request.messages:
-                self._raise_anchor(message.conversation_id, message.conversation_seq)
         for coordinates in request.settled:
             self._settle(request.op, coordinates)
         return MessagesSaved(op=request.op, fresh=fresh)
-
-    def _insert(self, messages: Sequence[LocalMessage]) -> tuple[int, ...]:
-        fresh: list[int] = []
-        for index, message in enumerate(messages):
-            inserted = self._connection.execute(
-                "INSERT OR IGNORE INTO message VALUES (?,?,?,?,?,0,?)",
-                (
-                    message.message_id,
-                    message.conversation_id,
-                    message.conversation_seq.to_bytes(8, "big"),
-                    message.sender_id.to_bytes(8, "big"),
-                    self._arrival,
-                    _encode(message),
-                ),
-            )
-            if inserted.rowcount:
-                self._arrival += 1
-                fresh.append(index)
-                self._raise_anchor(message.conversation_id, 0)
-        return tuple(fresh)
-
-    def _raise_anchor(self, conversation_id: bytes, anchor: int) -> None:
-        self._connection.execute(
-            "INSERT INTO conversation VALUES (?,?) ON CONFLICT DO UPDATE SET anchor=max(anchor,excluded.anchor)",
-            (conversation_id, anchor.to_bytes(8, "big")),
-        )
 
     def _settle(self, op: int, coordinates: Coordinates) -> LocalSaved:
         self._connection.execute(
             "UPDATE outgoing SET status='sent', coordinates=? WHERE client_message_id=?",
             (_encode(coordinates), coordinates.client_message_id),
         )
+        found = self._connection.execute(
+            "SELECT row FROM outgoing WHERE client_message_id=?", (coordinates.client_message_id,)
+        ).fetchone()
+        if found is not None and found[0][:1] == _OVERLAY_TAG:
+            self._rows.lay_own(_decode_overlay(found[0][1:]))
         return LocalSaved(op=op)
 
     def _status(self, client_message_id: bytes, status: str, code: int) -> None:
@@ -322,20 +320,26 @@ class LocalStore:
             (status, code, client_message_id),
         )
 
-    def _anchors(self, request: ReadAnchors) -> AnchorsRead:
-        rows = self._connection.execute(
-            "SELECT conversation_id, anchor FROM conversation WHERE conversation_id>? "
-            "ORDER BY conversation_id LIMIT ?",
-            (request.after, request.limit + 1),
-        ).fetchall()
-        page = tuple((row[0], int.from_bytes(row[1], "big")) for row in rows[: request.limit])
-        return AnchorsRead(op=request.op, anchors=page, more=len(rows) > request.limit)
-
 
 def _encode_row(row: PendingRow) -> bytes:
     """One tag byte, so that a row says what it is, then the row."""
-    return (_MESSAGE_TAG if isinstance(row, PendingMessage) else _CHANGE_TAG) + _encode(row)
+    match row:
+        case PendingMessage():
+            tag = _MESSAGE_TAG
+        case PendingGroupChange():
+            tag = _CHANGE_TAG
+        case PendingOverlay():
+            tag = _OVERLAY_TAG
+        case _:
+            assert_never(row)
+    return tag + _encode(row)
 
 
 def _decode_row(data: bytes) -> PendingRow:
-    return _decode_pending(data[1:]) if data[:1] == _MESSAGE_TAG else _decode_change(data[1:])
+    match data[:1]:
+        case b"m":
+            return _decode_pending(data[1:])
+        case b"o":
+            return _decode_overlay(data[1:])
+        case _:
+            return _decode_change(data[1:])

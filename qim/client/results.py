@@ -7,7 +7,7 @@ from msgspec import Struct
 from qim.core.client.vocabulary import ClientState, StateChanged
 from qim.core.contract.errors import ErrorCode
 from qim.core.contract.kinds import KickReason
-from qim.core.ports.local_store import Coordinates
+from qim.core.ports.local_store import Coordinates, LocalMessage
 
 
 class SendStatus(StrEnum):
@@ -34,6 +34,37 @@ class GroupResult(Struct, frozen=True, kw_only=True):
     version: int
     control_seq: int
     noop: bool
+
+
+class Conversation(Struct, frozen=True, kw_only=True):
+    """One row of the list. kind: ConversationKind (0: not known); peer_user_id: the other side of a single chat, else 0.
+
+    preview: the newest message that may be shown. unread: what counts beyond read_seq; without ``unread_exact`` at least
+    so many (200: as many or more). muted_until: wall ms, 0: for ever. hidden: until something newer comes.
+    """
+
+    conversation_id: bytes
+    kind: int
+    peer_user_id: int
+    last_activity_id: bytes
+    preview: LocalMessage | None
+    unread: int
+    unread_exact: bool
+    read_seq: int
+    newest_seq: int
+    pinned: bool = False
+    muted: bool = False
+    muted_until: int = 0
+    hidden: bool = False
+    marked_unread: bool = False
+    draft: str = ""
+
+
+class Unread(Struct, frozen=True, kw_only=True):
+    """The badge: unread of all conversations that are not muted; not ``exact``: at least so many."""
+
+    count: int
+    exact: bool
 
 
 class SendFailed(Exception):

@@ -16,6 +16,7 @@ from qim.client.driver import ClientDriver, wall_ms
 from qim.client.handover import Handover
 from qim.client.local_store import LocalStore, Outgoing
 from qim.client.results import GroupResult, NotConnected, SendStatus, Sent, code_name, state_text
+from qim.client.session_calls import SessionCalls
 from qim.client.waiting import Waiting
 from qim.core.client.vocabulary import (
     CaughtUp,
@@ -31,12 +32,17 @@ from qim.core.client.vocabulary import (
     MessageApplied,
     OfflineWanted,
     OnlineWanted,
+    OverlayRequested,
     QueryFailed,
+    ReadByArrived,
     SendQueued,
     SendRefused,
     SendRequested,
     SendSettled,
+    SessionsReady,
     StateChanged,
+    StateKept,
+    StateSettled,
     SyncRequested,
     TokenRenewed,
 )
@@ -45,7 +51,7 @@ from qim.core.ports.local import Started
 from qim.core.ports.local_store import LocalMessage
 
 
-class Client:
+class Client(SessionCalls):
     """One device of one user. Use as an async context manager; one event loop only."""
 
     def __init__(
@@ -73,6 +79,8 @@ class Client:
         self._changed = asyncio.Event()
         self._waiting = Waiting()
         self._handover = Handover()
+        self._ready = False
+        self._changing = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
         """Raises LocalStoreUnusable: the file is in use, from a later version, or no store."""
@@ -160,7 +168,7 @@ class Client:
         PENDING at once where the client is STOPPED. Raises SendFailed when it was never taken (too many pending rows,
         bad arguments, IDEMPOTENCY_CONFLICT where a row with this client_message_id is pending: see ``settled``).
         """
-        driver = self._alive()
+        self._alive()
         cmid = client_message_id or os.urandom(16)
         request = SendRequested(
             client_message_id=cmid,
@@ -172,9 +180,17 @@ class Client:
             retention_class=int(retention_class),
             wall=wall_ms(),
         )
-        pending = Sent(client_message_id=cmid, status=SendStatus.PENDING)
-        with self._waiting.send(cmid) as (queued, settled):
-            driver.post(request)
+        return await self._submitted(cmid, request, timeout)
+
+    async def _submitted(
+        self,
+        client_message_id: bytes,
+        request: SendRequested | OverlayRequested,
+        timeout: float | None,
+    ) -> Sent:
+        pending = Sent(client_message_id=client_message_id, status=SendStatus.PENDING)
+        with self._waiting.send(client_message_id) as (queued, settled):
+            self._alive().post(request)
             await queued
             if timeout is None or (self._stopped() and not settled.done()):
                 return pending
@@ -354,10 +370,16 @@ class Client:
                 self._waiting.on_caught_up(notice)
             case GroupSettled():
                 self._waiting.on_group(notice)
-            case HistoryArrived() | MembersArrived() | QueryFailed():
+            case HistoryArrived() | MembersArrived() | ReadByArrived() | QueryFailed():
                 self._waiting.on_answer(notice)
+            case StateKept() | StateSettled():
+                self._waiting.on_state(notice)
+            case SessionsReady():
+                self._ready = True
+                self._waiting.on_listed(notice)
             case StateChanged():
                 self._state = notice
+                self._ready = self._ready and notice.state == ClientState.ONLINE
                 self._changed.set()
                 if notice.state == ClientState.STOPPED:
                     self._waiting.on_stopped(state_text(notice))

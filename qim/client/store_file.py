@@ -9,20 +9,39 @@ import sqlite3
 from pathlib import Path
 from typing import Final
 
-SCHEMA_VERSION: Final = 1
-_SCHEMA: Final = """
-CREATE TABLE IF NOT EXISTS device (one INTEGER PRIMARY KEY CHECK (one = 1), attempt INTEGER NOT NULL, state INTEGER NOT NULL,
-  cursor BLOB, covered_through BLOB NOT NULL, rebuild_target BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS message (message_id BLOB PRIMARY KEY, conversation_id BLOB NOT NULL, seq BLOB NOT NULL,
-  sender_id BLOB NOT NULL, arrival INTEGER NOT NULL, told INTEGER NOT NULL DEFAULT 0, data BLOB NOT NULL) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS message_order ON message (conversation_id, seq);
-CREATE INDEX IF NOT EXISTS message_untold ON message (told, arrival);
-CREATE TABLE IF NOT EXISTS conversation (conversation_id BLOB PRIMARY KEY, anchor BLOB NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS outgoing (client_message_id BLOB PRIMARY KEY, place INTEGER NOT NULL, status TEXT NOT NULL,
-  code INTEGER NOT NULL DEFAULT 0, row BLOB NOT NULL, coordinates BLOB) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS outgoing_order ON outgoing (status, place);
-INSERT OR IGNORE INTO device VALUES (1, 0, 1, NULL, x'0000000000000000', x'0000000000000000');
-"""
+from qim.client.store_upgrade import upgrade_from_1
+
+SCHEMA_VERSION: Final = 2
+_DEVICE: Final = """CREATE TABLE device (one INTEGER PRIMARY KEY CHECK (one = 1), attempt INTEGER NOT NULL,
+  state INTEGER NOT NULL, cursor BLOB, covered_through BLOB NOT NULL, rebuild_target BLOB NOT NULL,
+  state_revision BLOB NOT NULL DEFAULT x'0000000000000000')"""
+_MESSAGE: Final = """CREATE TABLE message (message_id BLOB PRIMARY KEY, conversation_id BLOB NOT NULL, seq BLOB NOT NULL,
+  sender_id BLOB NOT NULL, arrival INTEGER NOT NULL, told INTEGER NOT NULL DEFAULT 0, data BLOB NOT NULL,
+  kind INTEGER NOT NULL DEFAULT 0, hidden INTEGER NOT NULL DEFAULT 0, sent_at BLOB NOT NULL DEFAULT x'0000000000000000'
+  ) WITHOUT ROWID"""
+_CONVERSATION: Final = """CREATE TABLE conversation (conversation_id BLOB PRIMARY KEY, activity BLOB NOT NULL,
+  unsent INTEGER NOT NULL, unfilled INTEGER NOT NULL, data BLOB NOT NULL) WITHOUT ROWID"""
+_OVERLAY: Final = """CREATE TABLE overlay (conversation_id BLOB NOT NULL, seq BLOB NOT NULL, bits INTEGER NOT NULL,
+  PRIMARY KEY (conversation_id, seq)) WITHOUT ROWID"""
+_OUTGOING: Final = """CREATE TABLE outgoing (client_message_id BLOB PRIMARY KEY, place INTEGER NOT NULL,
+  status TEXT NOT NULL, code INTEGER NOT NULL DEFAULT 0, row BLOB NOT NULL, coordinates BLOB) WITHOUT ROWID"""
+_LATER: Final = (
+    "CREATE INDEX IF NOT EXISTS conversation_activity ON conversation (activity)",
+    "CREATE INDEX IF NOT EXISTS conversation_unsent ON conversation (conversation_id) WHERE unsent=1",
+    "CREATE INDEX IF NOT EXISTS conversation_unfilled ON conversation (conversation_id) WHERE unfilled=1",
+)
+_NEW: Final = (
+    _DEVICE,
+    _MESSAGE,
+    "CREATE INDEX message_order ON message (conversation_id, seq)",
+    "CREATE INDEX message_untold ON message (told, arrival)",
+    _CONVERSATION,
+    _OVERLAY,
+    _OUTGOING,
+    "CREATE INDEX outgoing_order ON outgoing (status, place)",
+    "INSERT INTO device VALUES (1, 0, 1, NULL, x'0000000000000000', x'0000000000000000', x'0000000000000000')",
+    *_LATER,
+)
 
 
 class LocalStoreUnusable(Exception):
@@ -57,7 +76,7 @@ def locked_file(path: Path) -> int:
 
 
 def opened_file(path: Path) -> sqlite3.Connection:
-    """The file with its schema, made where there is none. Raises LocalStoreTooNew, sqlite3.Error."""
+    """The file with its schema, made or upgraded in one transaction. Raises LocalStoreTooNew, sqlite3.Error."""
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     try:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -67,9 +86,28 @@ def opened_file(path: Path) -> sqlite3.Connection:
             )
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
-        connection.executescript(_SCHEMA)
-        connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+        if version < SCHEMA_VERSION:
+            _bring_up_to_date(connection, version)
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _bring_up_to_date(connection: sqlite3.Connection, version: int) -> None:
+    """All of it, or nothing: who is killed in between finds the old file."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        if version == 0:
+            for statement in _NEW:
+                connection.execute(statement)
+        else:
+            upgrade_from_1(connection, _CONVERSATION, _OVERLAY)
+            for statement in _LATER:
+                connection.execute(statement)
+        connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise

@@ -16,16 +16,20 @@ from qim.core.client.vocabulary import (
     HistoryArrived,
     MembersArrived,
     QueryFailed,
+    ReadByArrived,
     SendQueued,
     SendRefused,
     SendSettled,
+    SessionsReady,
+    StateKept,
+    StateSettled,
 )
 from qim.core.contract.errors import ErrorCode
 
 WAITING_MAX: Final = 10_000
 TICKETS_MAX: Final = 64
 
-Answer = HistoryArrived | MembersArrived
+Answer = HistoryArrived | MembersArrived | ReadByArrived
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
@@ -39,6 +43,9 @@ class Waiting:
         self._groups: dict[bytes, list[asyncio.Future[GroupResult]]] = {}
         self._tickets: dict[int, list[asyncio.Future[Answer]]] = {}
         self._syncs: dict[None, list[asyncio.Future[int]]] = {}
+        self._lists: dict[None, list[asyncio.Future[int]]] = {}
+        self._kept: dict[int, list[asyncio.Future[int]]] = {}
+        self._states: dict[int, list[asyncio.Future[None]]] = {}
         self._ticket_last = 0
 
     @contextmanager
@@ -86,6 +93,36 @@ class Waiting:
         with _registered(self._syncs, None) as future:
             yield future
 
+    @contextmanager
+    def state(self) -> "Iterator[tuple[int, asyncio.Future[int], asyncio.Future[None]]]":
+        """A number for one read mark or state: (number, durable here, at the server). Raises SendFailed as ``send``."""
+        self._bound(len(self._states))
+        self._ticket_last += 1
+        ticket = self._ticket_last
+        with _registered(self._kept, ticket) as kept, _registered(self._states, ticket) as settled:
+            yield ticket, kept, settled
+
+    @contextmanager
+    def listed(self) -> "Iterator[asyncio.Future[int]]":
+        """The next SessionsReady."""
+        with _registered(self._lists, None) as future:
+            yield future
+
+    def on_state(self, notice: StateKept | StateSettled) -> None:
+        """A read mark or state is durable here, at the server, or refused."""
+        if isinstance(notice, StateKept):
+            _resolve(self._kept.get(notice.ticket), notice.version)
+        elif notice.code:
+            error = SendFailed(notice.code)
+            _fail(self._kept.get(notice.ticket), error)
+            _fail(self._states.get(notice.ticket), error)
+        else:
+            _resolve(self._states.get(notice.ticket), None)
+
+    def on_listed(self, notice: SessionsReady) -> None:
+        """List and unread are here."""
+        _resolve(self._lists.get(None), notice.projected_through)
+
     def on_queued(self, notice: SendQueued) -> None:
         """The row is durable."""
         _resolve(self._queued.get(notice.client_message_id), None)
@@ -121,7 +158,7 @@ class Waiting:
         )
         _resolve(futures, result)
 
-    def on_answer(self, notice: HistoryArrived | MembersArrived | QueryFailed) -> None:
+    def on_answer(self, notice: Answer | QueryFailed) -> None:
         """A query is answered."""
         futures = self._tickets.get(notice.ticket)
         if isinstance(notice, QueryFailed):
@@ -138,7 +175,7 @@ class Waiting:
         for client_message_id, futures in self._sends.items():
             _resolve(futures, Sent(client_message_id=client_message_id, status=SendStatus.PENDING))
         error = NotConnected(why, refused=True)
-        for table in (self._groups, self._tickets, self._syncs):
+        for table in (self._groups, self._tickets, self._syncs, self._lists, self._states):
             for waiting in table.values():
                 _fail(waiting, error)
 
@@ -150,6 +187,9 @@ class Waiting:
             self._groups,
             self._tickets,
             self._syncs,
+            self._lists,
+            self._kept,
+            self._states,
         )
         for table in tables:
             for futures in table.values():

@@ -105,7 +105,7 @@ def test_a_client_message_id_that_stands_keeps_its_row(store: LocalStore) -> Non
     assert loaded(store).pending == (pending(1),)
 
 
-def test_not_after_is_fixed_once(store: LocalStore) -> None:
+def test_not_after_is_overwritten_and_taken_back(store: LocalStore) -> None:
     key = id16(4, 1)
     saved(
         store,
@@ -113,7 +113,9 @@ def test_not_after_is_fixed_once(store: LocalStore) -> None:
         SaveNotAfter(op=2, rows=((key, 500), (id16(4, 77), 1))),
         SaveNotAfter(op=3, rows=((key, 900),)),
     )
-    assert [row.not_after for row in loaded(store).pending] == [500]
+    assert [row.not_after for row in loaded(store).pending] == [900]
+    saved(store, SaveNotAfter(op=4, rows=((key, 0),)))
+    assert [row.not_after for row in loaded(store).pending] == [0]
 
 
 def test_settled_rows_are_no_longer_pending_and_tell_their_end(store: LocalStore) -> None:
@@ -253,10 +255,10 @@ def test_messages_are_told_once_in_order_of_arrival(store: LocalStore) -> None:
 def test_a_later_schema_is_refused_and_left_alone(path: Path) -> None:
     LocalStore(path).close()
     with sqlite3.connect(path) as connection:
-        connection.execute("PRAGMA user_version=2")
+        connection.execute("PRAGMA user_version=3")
     connection.close()
     before = path.read_bytes()
-    with pytest.raises(LocalStoreTooNew, match="schema 2"):
+    with pytest.raises(LocalStoreTooNew, match="schema 3"):
         LocalStore(path)
     assert path.read_bytes() == before
     with sqlite3.connect(path) as connection:

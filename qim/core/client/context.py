@@ -27,13 +27,18 @@ class WaitKind(IntEnum):
     LOOKUP = 5
     HISTORY = 6
     MEMBERS = 7
-    REBUILD = 8
+    WALK = 8
+    SESSIONS = 9
+    STATE_SYNC = 10
+    MARK = 11
+    READ_BY = 12
 
 
 class Wait(Struct, frozen=True, kw_only=True):
     """A frame waits for its answer until ``deadline``; ``key``: the row's client_message_id or the conversation."""
 
     kind: WaitKind
+    request: int
     deadline: Ms
     key: bytes = b""
     ticket: int = 0
@@ -97,14 +102,15 @@ class PushSaving(Struct, frozen=True, kw_only=True):
 
 
 class HistorySaving(Struct, frozen=True, kw_only=True):
-    """SaveHistory for a question of the user (ticket) or for the rebuild (ticket 0)."""
+    """SaveHistory for a question of the user (ticket) or for a walk (ticket 0)."""
 
     ticket: int
     conversation_id: bytes
     messages: tuple[LocalMessage, ...]
     has_more: bool
+    has_more_newer: bool = False
     write_policy: int = 0
-    anchor: int = 0
+    walk: int = 0
 
 
 class StateSaving(Struct, frozen=True, kw_only=True):
@@ -115,10 +121,54 @@ class StateSaving(Struct, frozen=True, kw_only=True):
     drop_cursor: bool
 
 
-class AnchorsReading(Struct, frozen=True, kw_only=True):
-    """ReadAnchors."""
+class RowsReading(Struct, frozen=True, kw_only=True):
+    """ReadAnchors or ReadUnfilled for the walk of this number."""
+
+    walk: int
 
 
+class SessionsSaving(Struct, frozen=True, kw_only=True):
+    """SaveSessions of the page that ends at page key ``after`` (None: the last)."""
+
+    conn: int
+    revision: int
+    after: bytes | None
+    projected_through: int
+
+
+class StatesSaving(Struct, frozen=True, kw_only=True):
+    """SaveStates of so many states."""
+
+    conn: int
+    revision: int
+    count: int
+    has_more: bool
+
+
+class MarkSaving(Struct, frozen=True, kw_only=True):
+    """SaveRead (read_seq) or SaveUserState (read_seq 0) for the user's ``ticket``."""
+
+    ticket: int
+    conversation_id: bytes
+    read_seq: int
+
+
+class SentSaving(Struct, frozen=True, kw_only=True):
+    """SaveStateSent; ``code`` not 0: the server refuses it for good, and it isn't sent again."""
+
+    conversation_id: bytes
+    read_seq: int
+    version: int
+    code: int
+
+
+class UnsentReading(Struct, frozen=True, kw_only=True):
+    """ReadUnsent in this pass."""
+
+    number: int
+
+
+SessionOp = RowsReading | SessionsSaving | StatesSaving | MarkSaving | SentSaving | UnsentReading
 PendingOp = (
     Loading
     | AttemptSaving
@@ -130,7 +180,7 @@ PendingOp = (
     | PushSaving
     | HistorySaving
     | StateSaving
-    | AnchorsReading
+    | SessionOp
 )
 
 
@@ -218,7 +268,11 @@ class ClientContext:
         """Write a frame that wants an answer; its request number, under which the wait stands in ``waits``."""
         self._request = self._request % 0xFFFFFFFF + 1
         self.waits[self._request] = Wait(
-            kind=kind, deadline=self.now + self.config.request_timeout_ms, key=key, ticket=ticket
+            kind=kind,
+            request=self._request,
+            deadline=self.now + self.config.request_timeout_ms,
+            key=key,
+            ticket=ticket,
         )
         self.say(frame, request=self._request, trace=trace)
         return self._request

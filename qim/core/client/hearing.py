@@ -13,12 +13,16 @@ from qim.core.contract.frames import (
     Kicked,
     MailboxBatch,
     MembersBatch,
+    Ok,
     OnlineReady,
     Ping,
     Pong,
     PushEvents,
+    ReadBy,
     Redirect,
     SendAck,
+    SessionListBatch,
+    StateBatch,
     decode_server_frame,
 )
 from qim.core.contract.wire import RawFrame
@@ -49,7 +53,9 @@ def hear(parts: Parts, raw: RawFrame) -> None:
             parts.pulling.saw(frame.watermark)
         case GroupOk():
             parts.sending.settling.group_done(frame, raw.request)
-        case HistoryBatch() | MembersBatch() | Error():
+        case HistoryBatch() | MembersBatch() | Error() | ReadBy():
+            _on_answer(parts, frame, raw.request)
+        case SessionListBatch() | StateBatch() | Ok():
             _on_answer(parts, frame, raw.request)
         case AuthOk() | OnlineReady() | Kicked() | Redirect() | Ping():
             _on_link_frame(parts, frame, raw.request)
@@ -57,7 +63,10 @@ def hear(parts: Parts, raw: RawFrame) -> None:
             context.count("frames_ignored", frame.NAME)
 
 
-def _on_answer(parts: Parts, frame: HistoryBatch | MembersBatch | Error, request: int) -> None:
+Answer = HistoryBatch | MembersBatch | Error | ReadBy | SessionListBatch | StateBatch | Ok
+
+
+def _on_answer(parts: Parts, frame: Answer, request: int) -> None:
     """Frames whose meaning lies in what was asked."""
     wait = parts.context.waits.pop(request, None)
     if wait is None:
@@ -70,8 +79,16 @@ def _on_answer(parts: Parts, frame: HistoryBatch | MembersBatch | Error, request
             parts.sending.settling.looked(wait, frame)
         case HistoryBatch(), WaitKind.HISTORY:
             parts.queries.history(wait, frame)
-        case HistoryBatch(), WaitKind.REBUILD:
-            parts.rebuilding.arrived(wait, frame)
+        case HistoryBatch(), WaitKind.WALK:
+            parts.sessions.walk.arrived(wait, frame)
+        case SessionListBatch(), WaitKind.SESSIONS:
+            parts.sessions.listing.arrived(frame)
+        case StateBatch(), WaitKind.STATE_SYNC:
+            parts.sessions.states.arrived(frame)
+        case Ok(), WaitKind.MARK:
+            parts.sessions.marking.done(request)
+        case ReadBy(), WaitKind.READ_BY:
+            parts.queries.read_by(wait, frame)
         case MembersBatch(), WaitKind.MEMBERS:
             parts.queries.members(wait, frame)
         case _:

@@ -9,7 +9,8 @@ It promises: a row the user sent is sent until it is settled, once; a message is
 the cursor never stands above what is stored. It never names its own user to the server, never lets a push move a
 cursor, never fails a row because nobody answered, and keeps no truth outside the local store.
 
-Parts: link.py (stream and AUTH), sending.py, outbox.py, lookup.py, pulling.py, rebuilding.py, queries.py.
+Parts: link.py (stream and AUTH), sending.py, outbox.py, lookup.py, pulling.py, sessions.py (list, states, rebuild),
+queries.py.
 """
 
 from collections.abc import Sequence
@@ -26,11 +27,15 @@ from qim.core.client.vocabulary import (
     ClientEvent,
     GroupChangeRequested,
     HistoryRequested,
+    MarkReadRequested,
     MembersRequested,
     OfflineWanted,
     OnlineWanted,
+    OverlayRequested,
+    ReadByRequested,
     SendRefused,
     SendRequested,
+    StateRequested,
     SyncRequested,
     TokenRenewed,
 )
@@ -39,6 +44,7 @@ from qim.core.contract.wire import FramingError
 from qim.core.machine import Choose, Ms
 from qim.core.ports.completion import Failed, Unknown
 from qim.core.ports.local import DrainRequested, Started
+from qim.core.ports.local_sessions import SessionsSaved, StateSaved, UnfilledRead, UnsentRead
 from qim.core.ports.local_store import (
     AnchorsRead,
     LoadLocal,
@@ -83,7 +89,7 @@ class Client:
             self._parts.link.deadline(),
             self._parts.sending.deadline(),
             self._parts.pulling.deadline(),
-            self._parts.rebuilding.deadline(),
+            self._parts.sessions.deadline(),
         )
         return min((at for at in candidates if at is not None), default=None)
 
@@ -104,6 +110,8 @@ class Client:
             case BytesReceived():
                 self._on_bytes(event)
             case LocalSaved() | MessagesSaved() | AnchorsRead():
+                stored(self._parts, self._context.pending.pop(event.op), event)
+            case SessionsSaved() | StateSaved() | UnsentRead() | UnfilledRead():
                 stored(self._parts, self._context.pending.pop(event.op), event)
             case Dialed():
                 if event.conn == self._context.conn:
@@ -128,13 +136,16 @@ class Client:
             self._wait_for_load(command)
             return
         match command:
-            case SendRequested() | GroupChangeRequested():
+            case SendRequested() | GroupChangeRequested() | OverlayRequested():
                 self._context.clock.stamp(self._context.now, command.wall)
                 self._parts.sending.submit(command)
-            case HistoryRequested() | MembersRequested():
+            case MarkReadRequested() | StateRequested():
+                self._parts.sessions.marking.ask(command)
+            case HistoryRequested() | MembersRequested() | ReadByRequested():
                 self._parts.queries.ask(command)
             case SyncRequested():
                 self._parts.pulling.want()
+                self._parts.sessions.want()
             case OnlineWanted():
                 self._context.clock.stamp(self._context.now, command.wall)
                 self._parts.link.go_online()
@@ -150,7 +161,7 @@ class Client:
     def _wait_for_load(self, command: ClientCommand) -> None:
         if len(self._early) < self._context.config.unsaved_rows_max:
             self._early.append(command)
-        elif isinstance(command, SendRequested | GroupChangeRequested):
+        elif isinstance(command, SendRequested | GroupChangeRequested | OverlayRequested):
             self._context.order(
                 SendRefused(
                     client_message_id=command.client_message_id, code=ErrorCode.QUOTA_EXCEEDED
@@ -191,6 +202,7 @@ class Client:
         self._parts.pulling.load(reply.cursor, reply.covered_through)
         self._parts.rebuilding.load(reply.state, reply.rebuild_target)
         self._parts.sending.load(reply.pending, reply.order_last)
+        self._parts.sessions.states.load(reply.state_revision)
         self._loaded = True
         early, self._early = self._early, []
         for command in early:
@@ -203,8 +215,8 @@ class Client:
             self._parts.link.authenticate(self._parts.pulling.cursor)
         if self._parts.pulling.pump(rebuilding=not self._parts.rebuilding.is_done()):
             self._parts.sending.reconciled()
-            self._parts.rebuilding.mailbox_reached(self._parts.pulling.covered)
+            self._parts.sessions.mailbox_reached(self._parts.pulling.covered)
             self._parts.link.sync_complete(self._parts.pulling.sync_to_seq)
         self._parts.sending.pump()
-        self._parts.rebuilding.pump()
+        self._parts.sessions.pump()
         self._parts.queries.pump()

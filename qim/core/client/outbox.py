@@ -17,7 +17,7 @@ from qim.core.contract.entities import MembershipOp
 from qim.core.contract.ids import dedupe_key, group_conversation_id, single_conversation_id
 from qim.core.contract.sequences import U64_MAX
 from qim.core.machine import Ms
-from qim.core.ports.local_store import PendingGroupChange, PendingRow
+from qim.core.ports.local_store import PendingGroupChange, PendingMessage, PendingRow
 
 
 class RowStage(IntEnum):
@@ -75,7 +75,7 @@ def outbox_row(row: PendingRow, tenant_id: str, user_id: int) -> OutboxRow:
     elif row.conversation_id is not None:
         conversation_id = row.conversation_id
     else:
-        assert not isinstance(row, PendingGroupChange) and row.peer_user_id is not None
+        assert isinstance(row, PendingMessage) and row.peer_user_id is not None
         conversation_id = single_conversation_id(tenant_id, user_id, row.peer_user_id)
     trace = int.from_bytes(dedupe_key(tenant_id, user_id, key)[:8], "big")
     return OutboxRow(row, conversation_id, trace)

@@ -8,6 +8,7 @@ from qim.core.client.pulling import Pulling
 from qim.core.client.queries import Queries
 from qim.core.client.rebuilding import Rebuilding
 from qim.core.client.sending import Sending
+from qim.core.client.sessions import Sessions
 from qim.core.contract.errors import ErrorCode
 
 _REBUILD_CODES: Final = (
@@ -15,7 +16,7 @@ _REBUILD_CODES: Final = (
     ErrorCode.CURSOR_INVALID,
     ErrorCode.CURSOR_REBASED,
 )
-_QUERIES: Final = (WaitKind.HISTORY, WaitKind.MEMBERS)
+_QUERIES: Final = (WaitKind.HISTORY, WaitKind.MEMBERS, WaitKind.READ_BY)
 
 
 class Parts:
@@ -27,6 +28,7 @@ class Parts:
         self.sending = Sending(context)
         self.pulling = Pulling(context, self.sending.settling)
         self.rebuilding = Rebuilding(context)
+        self.sessions = Sessions(context, self.rebuilding)
         self.queries = Queries(context)
 
     def check(self) -> None:
@@ -35,6 +37,7 @@ class Parts:
         self.sending.check()
         self.pulling.check()
         self.queries.check()
+        self.sessions.marking.check()
         assert not context.effects, "effects left behind"
         assert not context.waits or context.conn, "waiting for answers without a stream"
         assert not context.is_live() or context.conn, "live without a stream"
@@ -65,10 +68,10 @@ class Parts:
                 self._auth_refused(code, retry_after_ms)
             case WaitKind.SYNC_COMPLETE:
                 self.pulling.sync_refused(retry_after_ms)
-            case WaitKind.HISTORY | WaitKind.MEMBERS:
+            case WaitKind.HISTORY | WaitKind.MEMBERS | WaitKind.READ_BY:
                 self.queries.refused(wait, code, retry_after_ms)
-            case WaitKind.REBUILD:
-                self.rebuilding.page_refused(wait, code, retry_after_ms)
+            case WaitKind.WALK | WaitKind.SESSIONS | WaitKind.STATE_SYNC | WaitKind.MARK:
+                self.sessions.refused(wait, code, retry_after_ms)
             case _:
                 assert_never(wait.kind)
 
@@ -97,4 +100,4 @@ class Parts:
         self.queries.lost(tickets)
         self.sending.lost()
         self.pulling.lost()
-        self.rebuilding.lost()
+        self.sessions.lost()

@@ -1,4 +1,4 @@
-"""Questions of the user: pages of history, members. Asked once each, answered or failed, never retried by itself.
+"""Questions of the user: pages of history, members, readers. Asked once each, answered or failed, never retried by itself.
 
 A page of history is stored like everything else that comes; it moves no anchor, for it may begin anywhere.
 """
@@ -13,12 +13,29 @@ from qim.core.client.vocabulary import (
     MembersArrived,
     MembersRequested,
     QueryFailed,
+    ReadByArrived,
+    ReadByRequested,
 )
 from qim.core.contract.errors import ErrorCode
-from qim.core.contract.frames import HistoryBatch, Members, MembersBatch, PullHistory
+from qim.core.contract.frames import (
+    HistoryBatch,
+    HistoryDirection,
+    Members,
+    MembersBatch,
+    PullHistory,
+    ReadBy,
+)
+from qim.core.contract.sequences import U64_MAX
 from qim.core.ports.local_store import SaveHistory
 
-Query = HistoryRequested | MembersRequested
+Query = HistoryRequested | MembersRequested | ReadByRequested
+
+
+_KINDS = {
+    HistoryRequested: WaitKind.HISTORY,
+    MembersRequested: WaitKind.MEMBERS,
+    ReadByRequested: WaitKind.READ_BY,
+}
 
 
 class Queries:
@@ -28,6 +45,7 @@ class Queries:
         self._context = context
         self._queue: deque[Query] = deque()
         self._inflight = 0
+        self._asked: dict[int, HistoryRequested] = {}
 
     def ask(self, query: Query) -> None:
         """Queue it, or say that it can't be asked now."""
@@ -49,8 +67,11 @@ class Queries:
         ):
             self._inflight += 1
             query = self._queue.popleft()
-            kind = WaitKind.HISTORY if isinstance(query, HistoryRequested) else WaitKind.MEMBERS
-            self._context.ask(self._frame(query), kind, ticket=query.ticket)
+            request = self._context.ask(
+                self._frame(query), _KINDS[type(query)], ticket=query.ticket
+            )
+            if isinstance(query, HistoryRequested):
+                self._asked[request] = query
 
     def lost(self, tickets: list[int]) -> None:
         """The connection is gone: these were on it, and nothing queued can be asked."""
@@ -59,25 +80,31 @@ class Queries:
         for query in self._queue:
             self._fail(query.ticket, ErrorCode.UNAVAILABLE)
         self._queue.clear()
+        self._asked.clear()
         self._inflight = 0
 
     def history(self, wait: Wait, frame: HistoryBatch) -> None:
         """A page: told once it is stored."""
         self._inflight -= 1
+        query = self._asked.pop(wait.request)
         messages = tuple(message_of_record(r, frame.conversation_id) for r in frame.records)
         saving = HistorySaving(
             ticket=wait.ticket,
             conversation_id=frame.conversation_id,
             messages=messages,
             has_more=frame.has_more,
+            has_more_newer=frame.has_more_newer,
             write_policy=frame.write_policy,
         )
+        covers_from, covers_to = _covers(query, frame)
         self._context.order(
             SaveHistory(
                 op=self._context.expect(saving),
                 conversation_id=frame.conversation_id,
                 messages=messages,
                 anchor=0,
+                covers_from=covers_from,
+                covers_to=covers_to,
             )
         )
 
@@ -90,6 +117,7 @@ class Queries:
                 messages=saving.messages,
                 has_more=saving.has_more,
                 write_policy=saving.write_policy,
+                has_more_newer=saving.has_more_newer,
             )
         )
 
@@ -114,18 +142,36 @@ class Queries:
             )
         )
 
+    def read_by(self, wait: Wait, frame: ReadBy) -> None:
+        """Who has read so far."""
+        self._inflight -= 1
+        self._context.order(
+            ReadByArrived(
+                ticket=wait.ticket,
+                conversation_id=frame.conversation_id,
+                conversation_seq=frame.conversation_seq,
+                users=frame.users,
+                has_more=frame.has_more,
+            )
+        )
+
     def refused(self, wait: Wait, code: int, retry_after_ms: int) -> None:
         """ERROR, or no answer in time."""
         self._inflight -= 1
+        self._asked.pop(wait.request, None)
         self._fail(wait.ticket, code, retry_after_ms)
 
     def check(self) -> None:
         """Bounds and counts."""
-        kinds = (WaitKind.HISTORY, WaitKind.MEMBERS)
+        kinds = tuple(_KINDS.values())
         assert sum(w.kind in kinds for w in self._context.waits.values()) == self._inflight
         assert len(self._queue) <= self._context.config.queries_max
 
-    def _frame(self, query: Query) -> PullHistory | Members:
+    def _frame(self, query: Query) -> PullHistory | Members | ReadBy:
+        if isinstance(query, ReadByRequested):
+            return ReadBy(
+                conversation_id=query.conversation_id, conversation_seq=query.conversation_seq
+            )
         if isinstance(query, MembersRequested):
             return Members(conversation_id=query.conversation_id, since_version=query.since_version)
         return PullHistory(
@@ -137,3 +183,19 @@ class Queries:
 
     def _fail(self, ticket: int, code: int, retry_after_ms: int = 0) -> None:
         self._context.order(QueryFailed(ticket=ticket, code=code, retry_after_ms=retry_after_ms))
+
+
+def _covers(query: HistoryRequested, frame: HistoryBatch) -> tuple[int, int]:
+    """(from, to]: the page is all that is visible there."""
+    first = frame.records[0].conversation_seq if frame.records else query.anchor
+    last = frame.records[-1].conversation_seq if frame.records else query.anchor
+    match query.direction:
+        case HistoryDirection.NEWER:
+            return query.anchor, last if frame.has_more else U64_MAX
+        case HistoryDirection.OLDER:
+            newest = query.anchor == 0  # 0: from the newest on
+            to = U64_MAX if newest else query.anchor - 1
+            return (max(first, 1) - 1 if frame.has_more else 0), to
+        case _:
+            begin = max(first, 1) - 1 if frame.has_more else 0
+            return begin, last if frame.has_more_newer else U64_MAX

@@ -4,22 +4,35 @@ from typing import assert_never
 
 from qim.core.client.context import (
     AckSaving,
-    AnchorsReading,
     AttemptSaving,
     BatchSaving,
     FailureSaving,
     HistorySaving,
     Loading,
+    MarkSaving,
     NotAfterSaving,
     PendingOp,
     PushSaving,
     RowSaving,
+    RowsReading,
+    SentSaving,
+    SessionOp,
+    SessionsSaving,
     StateSaving,
+    StatesSaving,
+    UnsentReading,
 )
 from qim.core.client.parts import Parts
+from qim.core.ports.local_sessions import (
+    LocalSessionReply,
+    SessionsSaved,
+    StateSaved,
+    UnfilledRead,
+    UnsentRead,
+)
 from qim.core.ports.local_store import AnchorsRead, LoadLocal, LocalSaved, MessagesSaved
 
-StoredReply = LocalSaved | MessagesSaved | AnchorsRead
+StoredReply = LocalSaved | MessagesSaved | AnchorsRead | LocalSessionReply
 
 
 def stored(parts: Parts, pending: PendingOp, reply: StoredReply) -> None:
@@ -36,11 +49,39 @@ def stored(parts: Parts, pending: PendingOp, reply: StoredReply) -> None:
             if pending.ticket:
                 parts.queries.page_saved(pending)
             else:
-                parts.rebuilding.page_saved(pending)
-        case AnchorsReading(), AnchorsRead():
-            parts.rebuilding.anchors_read(reply)
+                parts.sessions.walk.page_saved(pending)
         case _, LocalSaved():
             _saved(parts, pending)
+        case _, AnchorsRead() | SessionsSaved() | StateSaved() | UnsentRead() | UnfilledRead():
+            _session_stored(parts, pending, reply)
+        case _:
+            raise AssertionError(f"{reply!r} answers {pending!r}")
+
+
+def _session_stored(
+    parts: Parts, pending: PendingOp, reply: AnchorsRead | LocalSessionReply
+) -> None:
+    sessions = parts.sessions
+    match pending, reply:
+        case RowsReading(), AnchorsRead():
+            sessions.walk.rows_read(pending, reply.anchors, reply.more)
+        case RowsReading(), UnfilledRead():
+            sessions.walk.rows_read(pending, reply.rows, reply.more)
+        case UnsentReading(), UnsentRead():
+            sessions.marking.unsent_read(pending, reply.rows, reply.more)
+        case MarkSaving(), StateSaved():
+            sessions.marking.kept(pending, reply.version)
+            sessions.refill()
+        case SentSaving(), SessionsSaved():
+            sessions.marking.confirmed(pending)
+        case SessionsSaving(), SessionsSaved():
+            sessions.listing.page_saved(pending)
+            sessions.marking.changed()
+        case StatesSaving(), SessionsSaved():
+            sessions.states.batch_saved(pending)
+            if pending.count:
+                sessions.refill()
+                sessions.marking.changed()
         case _:
             raise AssertionError(f"{reply!r} answers {pending!r}")
 
@@ -81,13 +122,13 @@ def not_stored(parts: Parts, pending: PendingOp, surely: bool) -> None:
             parts.pulling.batch_not_saved()
             for coordinates in pending.settled:
                 parts.sending.settling.not_settled(coordinates.client_message_id)
-        case PushSaving() | HistorySaving() | AnchorsReading():
+        case PushSaving() | HistorySaving():
             _hint_not_stored(parts, pending)
         case AttemptSaving():
             if pending.conn == parts.context.conn:
                 parts.lose()
         case _:
-            assert_never(pending)
+            _session_not_stored(parts, pending)
 
 
 def repeat_due(parts: Parts) -> None:
@@ -104,10 +145,29 @@ def repeat_due(parts: Parts) -> None:
                 assert_never(pending)
 
 
-def _hint_not_stored(parts: Parts, pending: PushSaving | HistorySaving | AnchorsReading) -> None:
+def _hint_not_stored(parts: Parts, pending: PushSaving | HistorySaving) -> None:
     if isinstance(pending, PushSaving):
         parts.pulling.push_not_saved()
-    elif isinstance(pending, HistorySaving) and pending.ticket:
+    elif pending.ticket:
         parts.queries.page_not_saved(pending)
     else:
-        parts.rebuilding.not_stored()
+        parts.sessions.walk.not_stored(pending.walk)
+
+
+def _session_not_stored(parts: Parts, pending: SessionOp) -> None:
+    sessions = parts.sessions
+    match pending:
+        case RowsReading():
+            sessions.walk.not_stored(pending.walk)
+        case SessionsSaving():
+            sessions.listing.not_stored(pending)
+        case StatesSaving():
+            sessions.states.not_stored(pending)
+        case MarkSaving():
+            sessions.marking.not_kept(pending)
+        case SentSaving():
+            sessions.marking.not_confirmed()
+        case UnsentReading():
+            sessions.marking.unsent_not_read()
+        case _:
+            assert_never(pending)

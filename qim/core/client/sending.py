@@ -14,8 +14,8 @@ from qim.core.client.context import ClientContext, NotAfterSaving, RowSaving, Wa
 from qim.core.client.lookup import Lookup
 from qim.core.client.outbox import ON_WIRE, Outbox, OutboxRow, RowStage, outbox_row
 from qim.core.client.settling import Settling
-from qim.core.client.translation import frame_of_row, refusal_of_row, row_of_command
-from qim.core.client.vocabulary import GroupChangeRequested, SendQueued, SendRefused, SendRequested
+from qim.core.client.translation import Submitted, frame_of_row, refusal_of_row, row_of_command
+from qim.core.client.vocabulary import SendQueued, SendRefused
 from qim.core.contract.errors import ErrorCode
 from qim.core.machine import Ms
 from qim.core.ports.local_store import PendingRow, SaveNotAfter, SavePending
@@ -47,7 +47,7 @@ class Sending:
             entry.transmitted = row.not_after > 0
             self._outbox.add(entry)
 
-    def submit(self, command: SendRequested | GroupChangeRequested) -> None:
+    def submit(self, command: Submitted) -> None:
         """Store the row, or refuse the command."""
         context = self._context
         key = command.client_message_id

@@ -71,7 +71,7 @@ class Settling:
             entry.expired = True
             entry.stage = RowStage.QUEUED
             self._outbox.wake(entry)
-        elif _may_help(code):
+        elif may_help(code):
             self.cool(entry, retry_after_ms)
         else:
             self._fail(entry, code)
@@ -96,7 +96,7 @@ class Settling:
         entry = self._outbox.rows.get(wait.key)
         if entry is None or entry.stage is not RowStage.LOOKING:
             return
-        if _may_help(code):
+        if may_help(code):
             self.cool(entry, retry_after_ms)
         else:
             self._fail(entry, ErrorCode.SEND_EXPIRED)
@@ -204,7 +204,7 @@ class Settling:
             del self._context.waits[request]
 
 
-def _may_help(code: int) -> bool:
+def may_help(code: int) -> bool:
     """Can the same request, sent again, end otherwise; a code we don't know says nothing."""
     try:
         known = ErrorCode(code)

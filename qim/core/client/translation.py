@@ -4,30 +4,37 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from qim.core.client.vocabulary import GroupChangeRequested, SendRequested
-from qim.core.contract.entities import MembershipOp
+from qim.core.client.vocabulary import GroupChangeRequested, OverlayRequested, SendRequested
+from qim.core.contract.entities import MembershipOp, MessageKind
 from qim.core.contract.errors import ErrorCode, ProtocolError
 from qim.core.contract.frames import (
     CreateGroup,
+    DeleteForMe,
     GroupAdd,
     GroupRemove,
     HistoryRecord,
     LeaveGroup,
     MailboxEntry,
+    Recall,
     SendAck,
     SendMessage,
+    SessionEntry,
     WireFrame,
     decode_client_frame,
     encode_frame,
 )
 from qim.core.contract.wire import FRAME_BYTES_MAX, FrameDecoder
+from qim.core.ports.local_sessions import ListedConversation
 from qim.core.ports.local_store import (
     Coordinates,
     LocalMessage,
     PendingGroupChange,
     PendingMessage,
+    PendingOverlay,
     PendingRow,
 )
+
+_OVERLAYS = (MessageKind.RECALL, MessageKind.DELETE_FOR_ME)
 
 
 def message_of_entry(entry: MailboxEntry) -> LocalMessage:
@@ -95,8 +102,43 @@ def coordinates_of_ack(ack: SendAck) -> Coordinates:
     )
 
 
-def row_of_command(command: SendRequested | GroupChangeRequested, order: int) -> PendingRow:
+def listed_of_entry(entry: SessionEntry) -> ListedConversation:
+    """An entry of the session list, its preview as a message."""
+    head = None
+    if entry.head is not None:
+        head = replace(
+            message_of_record(entry.head, entry.conversation_id),
+            conversation_kind=entry.conversation_kind,
+        )
+    return ListedConversation(
+        conversation_id=entry.conversation_id,
+        conversation_kind=entry.conversation_kind,
+        peer_user_id=entry.peer_user_id or 0,
+        last_activity_id=entry.last_activity_id,
+        head=head,
+        unread=entry.unread,
+        unread_exact=entry.unread_exact,
+        read_seq=entry.read_seq,
+        version=entry.state_version,
+        flags=entry.state_flags,
+        value=entry.state_value,
+    )
+
+
+Submitted = SendRequested | GroupChangeRequested | OverlayRequested
+
+
+def row_of_command(command: Submitted, order: int) -> PendingRow:
     """The row that will stand for the command, not dated yet."""
+    if isinstance(command, OverlayRequested):
+        return PendingOverlay(
+            order=order,
+            client_message_id=command.client_message_id,
+            kind=command.kind,
+            conversation_id=command.conversation_id,
+            target_seq=command.target_seq,
+            created_at=command.wall,
+        )
     if isinstance(command, GroupChangeRequested):
         return PendingGroupChange(
             order=order,
@@ -121,7 +163,8 @@ def row_of_command(command: SendRequested | GroupChangeRequested, order: int) ->
     )
 
 
-Transmission = SendMessage | CreateGroup | GroupAdd | GroupRemove | LeaveGroup
+Overlay = Recall | DeleteForMe
+Transmission = SendMessage | CreateGroup | GroupAdd | GroupRemove | LeaveGroup | Overlay
 
 
 def frame_of_row(row: PendingRow) -> Transmission:
@@ -129,6 +172,14 @@ def frame_of_row(row: PendingRow) -> Transmission:
     assert row.not_after, "a row is transmitted only with its not_after on disk"
     if isinstance(row, PendingGroupChange):
         return _group_frame(row)
+    if isinstance(row, PendingOverlay):
+        frame = Recall if row.kind == MessageKind.RECALL else DeleteForMe
+        return frame(
+            client_message_id=row.client_message_id,
+            not_after=row.not_after,
+            conversation_id=row.conversation_id,
+            target_seq=row.target_seq,
+        )
     return SendMessage(
         client_message_id=row.client_message_id,
         conversation_id=row.conversation_id,
@@ -175,6 +226,8 @@ def refusal_of_row(row: PendingRow) -> ErrorCode | None:
         creates = row.operation == MembershipOp.CREATE
         if row.operation not in tuple(MembershipOp) or creates != (row.conversation_id is None):
             return ErrorCode.INVALID_ARGUMENT
+    if isinstance(row, PendingOverlay) and row.kind not in _OVERLAYS:
+        return ErrorCode.INVALID_ARGUMENT
     return refusal_of_frame(frame_of_row(replace(row, not_after=1)))
 
 

@@ -59,6 +59,13 @@ class ClientConfig(Struct, frozen=True, kw_only=True):
     redirects_max: int = 5
     pushes_unsaved_max: int = 64
     anchors_page: int = 100
+    sessions_limit: int = 0
+    marks_inflight_max: int = 8
+    mark_tickets_max: int = 1_000
+    state_sync_every_ms: int = 60_000
+    """What the user's other devices read, pinned or muted is asked for so often while connected."""
+    settled_after_ms: int = 60_000
+    """A message sent longer ago that a complete page of history doesn't show is visible no more (expired)."""
 
 
 class OnlineWanted(Struct, frozen=True, kw_only=True, gc=False):
@@ -103,6 +110,42 @@ class GroupChangeRequested(Struct, frozen=True, kw_only=True, gc=False):
     wall: int
 
 
+class OverlayRequested(Struct, frozen=True, kw_only=True, gc=False):
+    """RECALL or DELETE_FOR_ME (MessageKind). Answers: SendQueued then SendSettled, or SendRefused."""
+
+    client_message_id: bytes
+    kind: int
+    conversation_id: bytes
+    target_seq: int
+    wall: int
+
+
+class MarkReadRequested(Struct, frozen=True, kw_only=True, gc=False):
+    """Read up to read_seq. Answers: StateKept then, whenever it is connected, StateSettled."""
+
+    ticket: int
+    conversation_id: bytes
+    read_seq: int
+
+
+class StateRequested(Struct, frozen=True, kw_only=True, gc=False):
+    """Replace the user's own state (StateFlag, contract/user_state.py). Answers as MarkReadRequested."""
+
+    ticket: int
+    conversation_id: bytes
+    flags: int
+    value: bytes
+    wall: int
+
+
+class ReadByRequested(Struct, frozen=True, kw_only=True, gc=False):
+    """READ_BY; ``ticket`` comes back in ReadByArrived or QueryFailed."""
+
+    ticket: int
+    conversation_id: bytes
+    conversation_seq: int
+
+
 class HistoryRequested(Struct, frozen=True, kw_only=True, gc=False):
     """PULL_HISTORY; ``ticket`` comes back in HistoryArrived or QueryFailed."""
 
@@ -131,8 +174,12 @@ ClientCommand = (
     | TokenRenewed
     | SendRequested
     | GroupChangeRequested
+    | OverlayRequested
+    | MarkReadRequested
+    | StateRequested
     | HistoryRequested
     | MembersRequested
+    | ReadByRequested
     | SyncRequested
 )
 
@@ -203,6 +250,37 @@ class HistoryArrived(Struct, frozen=True, kw_only=True, gc=False):
     messages: tuple[LocalMessage, ...]
     has_more: bool
     write_policy: int
+    has_more_newer: bool = False
+
+
+class ReadByArrived(Struct, frozen=True, kw_only=True, gc=False):
+    """Members that have read up to conversation_seq; has_more: not all of them are named."""
+
+    ticket: int
+    conversation_id: bytes
+    conversation_seq: int
+    users: tuple[int, ...]
+    has_more: bool
+
+
+class StateKept(Struct, frozen=True, kw_only=True, gc=False):
+    """A read mark (version 0) or state is durable here, and goes to the server as soon as it can."""
+
+    ticket: int
+    version: int
+
+
+class StateSettled(Struct, frozen=True, kw_only=True, gc=False):
+    """The server has it (code 0), or refuses it for good, or the local store can't keep it."""
+
+    ticket: int
+    code: int = 0
+
+
+class SessionsReady(Struct, frozen=True, kw_only=True, gc=False):
+    """Session list, states and what unread needs are here, as of mailbox_seq projected_through: unread is exact."""
+
+    projected_through: int
 
 
 class MembersArrived(Struct, frozen=True, kw_only=True, gc=False):
@@ -220,7 +298,7 @@ class MembersArrived(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class QueryFailed(Struct, frozen=True, kw_only=True, gc=False):
-    """A history or member request that got an error, no answer in time, or no connection."""
+    """A history, member or READ_BY request that got an error, no answer in time, or no connection."""
 
     ticket: int
     code: int
@@ -242,7 +320,11 @@ ClientNotice = (
     | MessageApplied
     | HistoryArrived
     | MembersArrived
+    | ReadByArrived
     | QueryFailed
+    | StateKept
+    | StateSettled
+    | SessionsReady
     | CaughtUp
 )
 

@@ -10,7 +10,11 @@ from qim.core.contract.frames import (
     MailboxBatch,
     OnlineReady,
     PullMailbox,
+    PullSessionList,
     ServerLimits,
+    SessionListBatch,
+    StateBatch,
+    StateSync,
     SyncComplete,
     WireFrame,
     decode_client_frame,
@@ -37,6 +41,7 @@ class Hand:
             "device_id": b"phone",
             "access_token": "token",
             "addresses": ("a:1", "b:2"),
+            "state_sync_every_ms": 10**9,
         }
         self.client = Client(ClientConfig(**(fields | config)), choose=benign)
         self.store = store or ToyLocalStore()
@@ -47,6 +52,7 @@ class Hand:
         self.orders: list[Any] = []
         self.others: list[Any] = []
         self.serve = serve
+        self.lists = True  # an empty session list and no states, answered at once
         self._frames: list[tuple[Any, int]] = []
         self._decoder = FrameDecoder(FRAME_BYTES_MAX)
         self.step(Started(address="phone", wall=WALL))
@@ -63,6 +69,22 @@ class Hand:
                 reply = self._do(effect)
                 if reply is not None:
                     todo.append(reply)
+        if self.lists:
+            self._answer_lists()
+
+    def _answer_lists(self) -> None:
+        for _, request in self.said(PullSessionList):
+            self.hear(
+                SessionListBatch(
+                    conversations=(), revision=1, after=None, projected_through=2 * SEQ
+                ),
+                request=request,
+            )
+        for frame, request in self.said(StateSync):
+            self.hear(
+                StateBatch(states=(), revision=frame.since_revision, has_more=False),
+                request=request,
+            )
 
     def _do(self, effect: Any) -> Any:
         match effect:

@@ -5,8 +5,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from qim.core.ports.completion import Failed, FailReason
+from qim.core.ports.local_sessions import LocalSessionRequest
 from qim.core.ports.local_store import (
-    AnchorsRead,
     Coordinates,
     LoadLocal,
     LocalLoaded,
@@ -14,6 +14,7 @@ from qim.core.ports.local_store import (
     LocalSaved,
     LocalState,
     MessagesSaved,
+    PendingOverlay,
     PendingRow,
     ReadAnchors,
     SaveAck,
@@ -27,6 +28,7 @@ from qim.core.ports.local_store import (
     SavePush,
     SaveState,
 )
+from qim.sim.local_rows import LocalRows
 
 
 class ToyLocalStore:
@@ -43,9 +45,22 @@ class ToyLocalStore:
         self.sent: dict[bytes, Coordinates] = {}
         self.failed: dict[bytes, int] = {}
         self.groups: dict[bytes, tuple[bytes, int]] = {}
-        self.messages: dict[bytes, LocalMessage] = {}
-        self.anchors: dict[bytes, int] = {}
+        self.rows = LocalRows()
         self.fail_next: list[type] = []
+
+    @property
+    def messages(self) -> dict[bytes, LocalMessage]:
+        return self.rows.messages
+
+    @property
+    def anchors(self) -> dict[bytes, int]:
+        return {c: row.anchor for c, row in self.rows.conversations.items() if row.anchor}
+
+    @anchors.setter
+    def anchors(self, anchors: dict[bytes, int]) -> None:
+        for conversation_id, anchor in anchors.items():
+            row = self.rows.conversation(conversation_id)
+            self.rows.put(replace(row, anchor=anchor))
 
     def serve(self, effect: Any) -> Any:
         if type(effect) in self.fail_next:
@@ -55,16 +70,17 @@ class ToyLocalStore:
             case LoadLocal():
                 return self._load(effect)
             case SavePush():
-                return MessagesSaved(op=effect.op, fresh=self._insert(effect.messages))
+                return MessagesSaved(op=effect.op, fresh=self.rows.insert(effect.messages))
             case SaveBatch():
                 return self._batch(effect)
             case SaveHistory():
-                fresh = self._insert(effect.messages)
-                if effect.anchor:
-                    self._raise(effect.conversation_id, effect.anchor)
+                fresh = self.rows.insert(effect.messages)
+                self.rows.cover(effect)
                 return MessagesSaved(op=effect.op, fresh=fresh)
             case ReadAnchors():
-                return self._read_anchors(effect)
+                return self.rows.anchors(effect)
+            case _ if isinstance(effect, LocalSessionRequest):
+                return self.rows.session(effect)
             case _:
                 self._row(effect)
                 return LocalSaved(op=effect.op)
@@ -105,35 +121,19 @@ class ToyLocalStore:
             rebuild_target=self.target,
             order_last=self.order_last,
             pending=tuple(sorted(self.pending.values(), key=lambda row: row.order)),
+            state_revision=self.rows.state_revision,
         )
 
     def _batch(self, effect: SaveBatch) -> MessagesSaved:
         assert effect.covered_through >= self.covered, "the cursor went back"
         self.cursor, self.covered = effect.cursor, effect.covered_through
-        fresh = self._insert(effect.messages)
-        for message in effect.messages if effect.moves_anchors else ():
-            self._raise(message.conversation_id, message.conversation_seq)
+        fresh = self.rows.insert(effect.messages, contiguous=True, anchors=effect.moves_anchors)
         for coordinates in effect.settled:
             self._sent(coordinates)
         return MessagesSaved(op=effect.op, fresh=fresh)
 
-    def _read_anchors(self, effect: ReadAnchors) -> AnchorsRead:
-        known = sorted({m.conversation_id for m in self.messages.values()} | set(self.anchors))
-        later = [c for c in known if c > effect.after]
-        page = tuple((c, self.anchors.get(c, 0)) for c in later[: effect.limit])
-        return AnchorsRead(op=effect.op, anchors=page, more=len(later) > len(page))
-
-    def _insert(self, messages: tuple[LocalMessage, ...]) -> tuple[int, ...]:
-        fresh = []
-        for index, message in enumerate(messages):
-            if message.message_id not in self.messages:
-                self.messages[message.message_id] = message
-                fresh.append(index)
-        return tuple(fresh)
-
-    def _raise(self, conversation_id: bytes, seq: int) -> None:
-        self.anchors[conversation_id] = max(self.anchors.get(conversation_id, 0), seq)
-
     def _sent(self, coordinates: Coordinates) -> None:
-        self.pending.pop(coordinates.client_message_id, None)
+        row = self.pending.pop(coordinates.client_message_id, None)
         self.sent[coordinates.client_message_id] = coordinates
+        if isinstance(row, PendingOverlay):
+            self.rows.lay_own(row)

@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import replace
+
 from qim.core.contract.entities import (
     ConversationKind,
     MessageKind,
@@ -23,11 +25,15 @@ from qim.core.contract.ids import (
     request_digest,
     single_conversation_id,
 )
+from qim.core.contract.kinds import Tombstone
 from qim.core.contract.rpc import (
     Actor,
     AskHistory,
     AskMembers,
     AskPull,
+    AskReadBy,
+    AskSessionList,
+    AskStates,
     AskSync,
     AskWatermark,
     GroupDone,
@@ -42,7 +48,10 @@ from qim.core.contract.rpc import (
     Refused,
     SendDone,
     SubmitGroup,
+    SubmitOverlay,
+    SubmitRead,
     SubmitSend,
+    SubmitState,
     SyncAnswer,
     WatermarkAnswer,
 )
@@ -55,6 +64,7 @@ from qim.core.ports.store_mailbox import (
     PresenceRefreshed,
     RefreshPresence,
 )
+from tests.core.client.toy_sessions import ToySessions
 
 BASE_SEQ = (1 << 48) - 1
 SERVICES = "services-1"
@@ -80,6 +90,11 @@ class ToyServices:
         self.committed: dict[bytes, SendDone | GroupDone] = {}
         self.digests: dict[bytes, bytes] = {}
         self.members: dict[bytes, tuple[int, ...]] = {}
+        self.recalled: set[tuple[bytes, int]] = set()
+        self.deleted: set[tuple[int, bytes, int]] = set()
+        self.expired: set[tuple[bytes, int]] = set()
+        self.audience: dict[bytes, tuple[int, ...]] = {}
+        self.sessions = ToySessions(self)
         self.presence: dict[tuple[int, bytes], PresenceEntry] = {}
         self.watermark = BASE_SEQ
         self.trim = 0
@@ -103,6 +118,10 @@ class ToyServices:
                 return self._send(question)
             case SubmitGroup():
                 return self._group(question)
+            case SubmitOverlay():
+                return self._overlay(question)
+            case AskSessionList() | SubmitRead() | SubmitState() | AskStates() | AskReadBy():
+                return self.sessions.answer(question)
             case AskSync():
                 return self._sync(question)
             case AskPull():
@@ -200,6 +219,44 @@ class ToyServices:
         self.committed[dedupe_key(actor.tenant_id, actor.user_id, ask.client_message_id)] = done
         return done
 
+    def _overlay(self, ask: SubmitOverlay) -> Message:
+        actor, conversation_id = ask.actor, ask.conversation_id
+        body = ask.target_seq.to_bytes(8, "big")
+        digest = request_digest(actor.tenant_id, actor.user_id, conversation_id, ask.kind, "", body)
+        known = self._known(actor, ask.client_message_id, digest, ask.rid, ask.not_after)
+        if known is not None:
+            return known
+        rows = self.records.get(conversation_id, [])
+        at = (conversation_id, ask.target_seq)
+        if not 0 < ask.target_seq <= len(rows) or at in self.recalled:
+            return Refused(rid=ask.rid, code=ErrorCode.NOT_FOUND, message="no such message")
+        if ask.kind == MessageKind.RECALL:
+            if rows[ask.target_seq - 1].sender_id != actor.user_id:
+                return Refused(rid=ask.rid, code=ErrorCode.FORBIDDEN, message="not yours")
+            self.recalled.add(at)
+            audience = self.audience[conversation_id]
+        else:
+            self.deleted.add((actor.user_id, *at))
+            audience = (actor.user_id,)
+        peer = rows[0].peer_user_id
+        done = self._commit(ask, conversation_id, audience, peer, ask.kind, body)
+        key = dedupe_key(actor.tenant_id, actor.user_id, ask.client_message_id)
+        self.committed[key] = done
+        self.digests[key] = digest
+        return done
+
+    def visible(self, user: int, conversation_id: bytes) -> list[tuple[int, MessageRecord, bool]]:
+        """(seq, record, recalled or deleted) of what ``user`` may see: not others' deletions, not the expired."""
+        found = []
+        for seq, record in enumerate(self.records.get(conversation_id, ()), start=1):
+            foreign = record.kind == MessageKind.DELETE_FOR_ME and record.sender_id != user
+            if foreign or (conversation_id, seq) in self.expired:
+                continue
+            hidden = (conversation_id, seq) in self.recalled
+            hidden = hidden or (user, conversation_id, seq) in self.deleted
+            found.append((seq, record, hidden))
+        return found
+
     def _known(
         self, actor: Actor, key: bytes, digest: bytes, rid: int, not_after: int
     ) -> Message | None:
@@ -216,7 +273,7 @@ class ToyServices:
 
     def _commit(
         self,
-        ask: SubmitSend | SubmitGroup,
+        ask: SubmitSend | SubmitGroup | SubmitOverlay,
         conversation_id: bytes,
         audience: tuple[int, ...],
         peer: int,
@@ -250,6 +307,7 @@ class ToyServices:
         )
         row = self.records.setdefault(conversation_id, [])
         row.append(record)
+        self.audience.setdefault(conversation_id, audience)
         for user in dict.fromkeys(audience):
             self._materialise(user, record, len(row))
         return SendDone(
@@ -263,20 +321,27 @@ class ToyServices:
         )
 
     def _history(self, ask: AskHistory) -> Message:
-        rows = list(enumerate(self.records.get(ask.conversation_id, ()), start=1))
+        user = ask.actor.user_id
+        rows = [
+            (seq, record)
+            for seq, record, _ in self.visible(user, ask.conversation_id)
+            if (user, ask.conversation_id, seq) not in self.deleted
+        ]
         older = ask.direction == 0
         if older:
-            wanted = [row for row in rows if row[0] < ask.anchor]
+            wanted = [row for row in rows if row[0] < (ask.anchor or 1 << 63)]
             page, rest = wanted[-ask.limit :], wanted[: -ask.limit]
         else:
             wanted = [row for row in rows if row[0] > ask.anchor]
             page, rest = wanted[: ask.limit], wanted[ask.limit :]
         stored = tuple(stored_record(seq, r.message_id, encode_record(r)) for seq, r in page)
+        recalled = tuple(seq for seq, _ in page if (ask.conversation_id, seq) in self.recalled)
         return HistoryAnswer(
             rid=ask.rid,
             conversation_id=ask.conversation_id,
             records=stored,
             has_more=bool(rest),
+            recalled=recalled,
         )
 
     # ------------------------------------------------------------ mailbox
@@ -337,12 +402,18 @@ class ToyServices:
         covered = page[-1].mailbox_seq if more else max(start, to)
         return PullAnswer(
             rid=ask.rid,
-            entries=tuple(page),
+            entries=tuple(map(self._shown, page)),
             covered_through_seq=covered,
             has_more=more,
             cursor=cursor_at(covered),
             retry_after_ms=0,
         )
+
+    def _shown(self, entry: PulledEntry) -> PulledEntry:
+        """What is recalled leaves without its body."""
+        if (entry.conversation_id, entry.conversation_seq) in self.recalled:
+            return replace(entry, body=None, tombstone=Tombstone.RECALLED)
+        return entry
 
     # ------------------------------------------------------------ presence
 

@@ -18,11 +18,15 @@ from qim.core.client.vocabulary import (
     MessageApplied,
     OnlineWanted,
     QueryFailed,
+    ReadByArrived,
     SendQueued,
     SendRefused,
     SendRequested,
     SendSettled,
+    SessionsReady,
     StateChanged,
+    StateKept,
+    StateSettled,
 )
 from qim.core.contract.entities import MessageKind
 from qim.core.contract.frames import RetentionClass
@@ -58,6 +62,10 @@ NOTICES = (
     MembersArrived,
     QueryFailed,
     CaughtUp,
+    ReadByArrived,
+    SessionsReady,
+    StateKept,
+    StateSettled,
 )
 
 
