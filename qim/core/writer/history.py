@@ -1,6 +1,6 @@
 """Questions of users and of the session list, answered from hot store and archive as one (pipeline.md §§4, 5).
 
-AskHistory   --> ReadMembership --> scans, one a direction --> HistoryAnswer
+AskHistory   --> the asker's intervals --> scans, one a direction --> HistoryAnswer
 AskSummaries --> scans, one a conversation, intervals with the first page --> SummariesAnswer
 AskMembers   --> ReadMembership --> MembersAnswer
 an overlay   --> a scan of the one row it is to lie on --> back to its commit
@@ -27,7 +27,13 @@ from qim.core.contract.rpc import (
 from qim.core.contract.sequences import U64_MAX
 from qim.core.ports.archive import ArchiveRead
 from qim.core.ports.network import Received
-from qim.core.ports.store_message import HistoryRead, MembershipRead, ReadMembership
+from qim.core.ports.store_message import (
+    HistoryItem,
+    HistoryRead,
+    MembershipRead,
+    ReadHistory,
+    ReadMembership,
+)
 from qim.core.writer.audience import audience_of
 from qim.core.writer.commit import Commit
 from qim.core.writer.deadlines import Deadlines
@@ -81,6 +87,31 @@ class Reads:
                 )
             self._go(shard, query)
             return
+        if isinstance(ask, AskHistory):
+            self._ask_access(shard, query, ask)
+        else:
+            self._ask_members(shard, query, ask)
+
+    def _ask_access(self, shard: Shard, query: Query, ask: AskHistory) -> None:
+        """The intervals of one user cost the same in a group of a thousand."""
+        nothing = HistoryItem(
+            conversation_id=ask.conversation_id,
+            low=0,
+            high=0,
+            newest_first=True,
+            limit=0,
+            user_id=ask.actor.user_id,
+        )
+        request = ReadHistory(
+            op=self._orders.next_op(),
+            shard=shard.number,
+            epoch=shard.epoch,
+            incarnation=shard.incarnation,
+            items=(nothing,),
+        )
+        self._orders.ask(Call.ACCESS, shard, request, Flight(number=query.number, scans=()))
+
+    def _ask_members(self, shard: Shard, query: Query, ask: AskMembers) -> None:
         request = ReadMembership(
             op=self._orders.next_op(),
             shard=shard.number,
@@ -88,7 +119,7 @@ class Reads:
             incarnation=shard.incarnation,
             conversation_id=ask.conversation_id,
         )
-        self._orders.ask(Call.ACCESS, shard, request, Flight(number=query.number, scans=()))
+        self._orders.ask(Call.MEMBERS, shard, request, Flight(number=query.number, scans=()))
 
     def inspect(self, shard: Shard, commit: Commit) -> bool:
         """Look for the row an overlay is to lie on; ``on_target`` hears of it. False: too many reads in flight."""
@@ -171,25 +202,34 @@ class Reads:
 
     def on_access(self, shard: Shard, pending: Pending, answer: Answer) -> None:
         """Who may see what: unknown, never a member, or these intervals."""
+        assert isinstance(answer, HistoryRead)
+        query = self._live(shard, pending)
+        if query is None:
+            return
+        ask, (page,) = query.ask, answer.pages
+        assert isinstance(ask, AskHistory)
+        if page.kind == 0:
+            self._refuse(shard, query, ErrorCode.NOT_FOUND, "no such conversation")
+        elif not page.intervals or not _of_tenant(page.kind, page.users or (), ask):
+            self._refuse(shard, query, ErrorCode.NOT_MEMBER, "never a member of it")
+        else:
+            self._page(shard, query, ask, page.intervals)
+
+    def on_members(self, shard: Shard, pending: Pending, answer: Answer) -> None:
+        """Members are told to members."""
         assert isinstance(answer, MembershipRead)
         query = self._live(shard, pending)
         if query is None:
             return
         ask = query.ask
-        assert isinstance(ask, AskHistory | AskMembers)
+        assert isinstance(ask, AskMembers)
+        users = [member.user_id for member in answer.everyone]
         if answer.kind == 0:
             self._refuse(shard, query, ErrorCode.NOT_FOUND, "no such conversation")
-            return
-        spans = [m.intervals for m in answer.everyone if m.user_id == ask.actor.user_id]
-        users = [m.user_id for m in answer.everyone]
-        if not spans or not _of_tenant(
-            answer.kind, users, ask.conversation_id, ask.actor.tenant_id
-        ):
+        elif not _of_tenant(answer.kind, users, ask):
             self._refuse(shard, query, ErrorCode.NOT_MEMBER, "never a member of it")
-        elif isinstance(ask, AskMembers):
-            self._members(shard, query, ask, answer)
         else:
-            self._page(shard, query, ask, spans[0])
+            self._members(shard, query, ask, answer)
 
     def _page(
         self, shard: Shard, query: Query, ask: AskHistory, spans: tuple[tuple[int, int], ...]
@@ -250,7 +290,7 @@ class Reads:
         for item, tally in zip(ask.items, query.tallies, strict=True):
             assert tally.page is not None
             users = tally.page.users or ()
-            tally.stranger = not _of_tenant(
+            tally.stranger = not _is_of_tenant(
                 tally.page.kind, users, item.conversation_id, ask.actor.tenant_id
             )
             summaries.append(tally.summary(item.conversation_id))
@@ -260,7 +300,7 @@ class Reads:
         """Present members only; a delta is answered in full (since_version 0) unless nothing has changed."""
         now = audience_of(read)
         if ask.actor.user_id not in now.present:
-            self._refuse(shard, query, ErrorCode.NOT_MEMBER, "not a member any more")
+            self._refuse(shard, query, ErrorCode.NOT_MEMBER, "not a member of it")
             return
         unchanged = ask.since_version == now.version and now.version > 0
         done = MembersAnswer(
@@ -307,7 +347,11 @@ class Reads:
         return self._live(shard, pending) is None
 
 
-def _of_tenant(kind: int, users: Iterable[int], conversation_id: bytes, tenant_id: str) -> bool:
+def _of_tenant(kind: int, users: Iterable[int], ask: AskHistory | AskMembers) -> bool:
+    return _is_of_tenant(kind, users, ask.conversation_id, ask.actor.tenant_id)
+
+
+def _is_of_tenant(kind: int, users: Iterable[int], conversation_id: bytes, tenant_id: str) -> bool:
     """A single chat's id names its tenant; a group's was handed out by its own members only."""
     if kind != ConversationKind.SINGLE:
         return True

@@ -77,6 +77,7 @@ class Writer:
             Call.LOAD: self._requests.on_load,
             Call.HEADS: self._heads.on_heads,
             Call.ACCESS: self._reads.on_access,
+            Call.MEMBERS: self._reads.on_members,
             Call.ROWS: self._reads.on_rows,
             Call.ARCHIVE: self._reads.on_archive,
             Call.TRIM: self._trimming.on_trimmed,
@@ -220,7 +221,7 @@ class Writer:
         if pending.call is Call.TRIM:
             self._trimming.lost(shard)
             return True
-        if pending.call in (Call.ACCESS, Call.ROWS, Call.ARCHIVE):
+        if pending.call in (Call.ACCESS, Call.MEMBERS, Call.ROWS, Call.ARCHIVE):
             return self._reads.failed(shard, pending)
         return False
 

@@ -46,6 +46,7 @@ class Call(Enum):
     REFUSE = "refuse"
     HEADS = "heads"
     ACCESS = "access"
+    MEMBERS = "members"
     ROWS = "rows"
     ARCHIVE = "archive"
     TRIM = "trim"

@@ -5,7 +5,7 @@ import pytest
 from qim.core.contract.entities import MembershipOp, decode_stored_record
 from qim.core.contract.errors import ErrorCode
 from qim.core.contract.kinds import HistoryDirection
-from qim.core.contract.rpc import AskHistory
+from qim.core.contract.rpc import AskHistory, AskMembers
 from qim.core.ports.completion import Failed, FailReason, StoreReset, StoreRole, Unknown
 from qim.core.ports.log import Append
 from qim.core.ports.store_message import ReadHistory, ReadMembership
@@ -144,7 +144,11 @@ def test_who_may_not_read() -> None:
             limit=0,
         )
     )
-    cases.append((foreign, ErrorCode.NOT_MEMBER))
+    stranger = AskMembers(
+        rid=foreign + 1, actor=actor(1, "other"), conversation_id=chat(1, 2), since_version=0
+    )
+    scene.receive(stranger)
+    cases += [(foreign, ErrorCode.NOT_MEMBER), (foreign + 1, ErrorCode.NOT_MEMBER)]
     scene.settle()
     assert [scene.refused(rid) for rid, _ in cases] == [code for _, code in cases]
 
@@ -196,7 +200,7 @@ def test_reads_while_the_shard_opens_and_when_it_opens_anew() -> None:
 def test_reads_in_doubt_are_asked_again_and_given_up_when_nobody_waits() -> None:
     scene = filled(1)
     rid = scene.history(1, chat(1, 2))
-    access = scene.until(ReadMembership)
+    access = scene.until(ReadHistory)
     scene.step(Unknown(op=access.op))
     scene.advance(100)
     rows = scene.until(ReadHistory)
@@ -205,15 +209,24 @@ def test_reads_in_doubt_are_asked_again_and_given_up_when_nobody_waits() -> None
     scene.settle()
     assert len(scene.past(rid).records) == 1
     late = scene.history(1, chat(1, 2))
-    access = scene.until(ReadMembership)
+    access = scene.until(ReadHistory)
     scene.advance(scene.config.request_timeout_ms)
     assert scene.refused(late) is ErrorCode.UNAVAILABLE
     scene.step(Failed(op=access.op, why=FailReason.OVERLOADED))
     assert scene.writer.idle()
+    late = scene.members(1, chat(1, 2))
+    members = scene.until(ReadMembership)
+    scene.advance(scene.config.request_timeout_ms)
+    scene.step(scene.carry_out(members))
+    assert scene.refused(late) is ErrorCode.UNAVAILABLE
+    assert scene.writer.idle()
     answered_late = scene.history(1, chat(1, 2))
-    for kind in (ReadMembership, ReadHistory):
+    for passed in range(2):
         late = scene.history(1, chat(1, 2))
-        question = scene.until(kind)
+        question = scene.until(ReadHistory)
+        for _ in range(passed):
+            scene.step(scene.carry_out(question))
+            question = scene.until(ReadHistory)
         scene.advance(scene.config.request_timeout_ms)
         assert scene.refused(late) is ErrorCode.UNAVAILABLE
         scene.step(scene.carry_out(question))
@@ -235,7 +248,7 @@ def test_a_read_that_was_given_up_is_not_answered_again_by_a_reset() -> None:
     scene = filled(1)
     assert scene.writer.serving() == 1
     rid = scene.history(1, chat(1, 2))
-    access = scene.until(ReadMembership)
+    access = scene.until(ReadHistory)
     scene.advance(scene.config.request_timeout_ms)
     assert scene.refused(rid) is ErrorCode.UNAVAILABLE
     scene.step(StoreReset(op=access.op, store=StoreRole.MESSAGE))

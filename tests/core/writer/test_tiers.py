@@ -329,8 +329,8 @@ def test_a_page_read_in_pieces_is_bounded_by_bytes() -> None:
     assert page(scene, 1, 0, OLDER, 3) == ([3, 4, 5], True, False)
     assert page(scene, 1, 0, NEWER, 5) == ([1, 2, 3, 4, 5], False, False)
     rid = scene.history(1, CHAT, 0, OLDER, 2)
-    rows = scene.until(ReadHistory)
-    reply = scene.carry_out(rows)
+    scene.step(scene.carry_out(scene.until(ReadHistory)))  # who may see what
+    reply = scene.carry_out(scene.until(ReadHistory))
     assert len(reply.pages[0].stored) == 1  # type: ignore[union-attr]
     scene.step(reply)
     scene.settle()
