@@ -23,6 +23,17 @@ def test_no_users(text: str) -> None:
         arguments.user_id(text)
 
 
+def test_a_tenant_s_days() -> None:
+    assert arguments.tenant_days("big=1") == ("big", 1)
+    assert arguments.tenant_days("a=b=3650") == ("a=b", 3650)
+
+
+@pytest.mark.parametrize("text", ["", "big", "big=", "=5", "big=0", "big=3651", "big=x", "big=²"])
+def test_no_tenant_s_days(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError):
+        arguments.tenant_days(text)
+
+
 @pytest.mark.parametrize(
     ("text", "found"),
     [
