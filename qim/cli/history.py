@@ -2,13 +2,13 @@
 
 import argparse
 
-from qim.cli.arguments import count, id16, user_id
+from qim.cli.arguments import count
 from qim.cli.command import Subparsers, add_command, asynchronous
+from qim.cli.conversation import add_conversation_arguments, conversation_of
 from qim.cli.exit_codes import Exit
 from qim.cli.output import message_as_json, message_line, print_json, say
-from qim.cli.target import Target, add_client_arguments, connected, target_of
+from qim.cli.target import add_client_arguments, connected, target_of
 from qim.client import Client
-from qim.core.contract.ids import single_conversation_id
 from qim.core.contract.kinds import HistoryDirection
 from qim.core.contract.params import DEFAULT
 from qim.core.ports.local_store import LocalMessage
@@ -18,7 +18,11 @@ EXAMPLES = """\
   qim history --user 2 --with 1
   qim history --user 2 --group ID --limit 200 --json
   qim history --user 2 --with 1 --before 41    # older than conversation_seq 41
+  qim history --user 2 --with 1 --after 41     # newer than it
+  qim history --user 2 --with 1 --around 41    # it and its neighbours
 """
+MORE = """
+Read from the server, recent or archived, page by page. Recalled messages show as such; deleted ones don't show."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -29,13 +33,15 @@ def add_parser(subparsers: Subparsers) -> None:
         asynchronous(_run),
         summary="print a conversation, oldest first",
         examples=EXAMPLES,
+        more=MORE,
     )
-    which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--with", type=user_id, dest="peer", metavar="USER", help="a single chat")
-    which.add_argument("--group", type=id16, metavar="ID", help="a conversation_id")
-    parser.add_argument(
+    add_conversation_arguments(parser)
+    place = parser.add_mutually_exclusive_group()
+    place.add_argument(
         "--before", type=count, metavar="SEQ", help="older than this conversation_seq"
     )
+    place.add_argument("--after", type=count, metavar="SEQ", help="newer than it, oldest first")
+    place.add_argument("--around", type=count, metavar="SEQ", help="it and its neighbours")
     parser.add_argument(
         "--limit",
         type=count,
@@ -51,7 +57,7 @@ async def _run(args: argparse.Namespace) -> int:
     target = target_of(args)
     async with connected(target) as client:
         await client.online(args.timeout)
-        messages, more = await _newest(client, conversation_of(target, args), args)
+        messages, more = await _pages(client, conversation_of(target, args), args)
     for message in messages:
         if args.json:
             print_json(message_as_json(message, target.user_id))
@@ -60,35 +66,35 @@ async def _run(args: argparse.Namespace) -> int:
     if not args.json and not messages:
         say("nothing there, or not visible to this user")
     elif not args.json and more:
-        say(f"older ones: --before {messages[0].conversation_seq}")
+        after = args.after is not None
+        seq = messages[-1 if after else 0].conversation_seq
+        say(f"newer ones: --after {seq}" if after else f"older ones: --before {seq}")
     return int(Exit.DONE)
 
 
-def conversation_of(target: Target, args: argparse.Namespace) -> bytes:
-    """The conversation that --with or --group names."""
-    if args.group is not None:
-        group: bytes = args.group
-        return group
-    return single_conversation_id(target.tenant_id, target.user_id, args.peer)
-
-
-async def _newest(
+async def _pages(
     client: Client, conversation_id: bytes, args: argparse.Namespace
 ) -> tuple[list[LocalMessage], bool]:
-    """At most --limit messages, rising, and whether older ones are there."""
+    """At most --limit messages, rising, and whether more are there in the direction asked."""
     found: list[LocalMessage] = []
-    anchor = args.before or 0
+    direction, anchor = HistoryDirection.OLDER, args.before or 0
+    if args.after is not None:
+        direction, anchor = HistoryDirection.NEWER, args.after
+    elif args.around is not None:
+        direction, anchor = HistoryDirection.AROUND, args.around
+    newer = direction is HistoryDirection.NEWER
     while True:
         page = await client.history(
             conversation_id,
             anchor=anchor,
-            direction=HistoryDirection.OLDER,
+            direction=direction,
             limit=min(args.limit - len(found), DEFAULT.page_max),
             timeout=args.timeout,
         )
-        found = [*page.messages, *found]
-        if not page.has_more or not page.messages or len(found) >= args.limit:
+        found = [*found, *page.messages] if newer else [*page.messages, *found]
+        whole = direction is HistoryDirection.AROUND or len(found) >= args.limit
+        if whole or not page.has_more or not page.messages:
             return found, page.has_more
-        anchor = page.messages[0].conversation_seq
+        anchor = page.messages[-1 if newer else 0].conversation_seq
         if not args.json:
             say(f"{len(found)} of {args.limit} …")

@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from qim.cli import audit, group, history, mailbox, send, token, up
+from qim.cli import audit, group, history, mailbox, overlay, send, sessions, state, token, up
 from qim.cli.chat import add_parser as add_chat_parser
 from qim.cli.command import run_command
 from qim.cli.exit_codes import exit_lines
@@ -19,6 +19,8 @@ a first session:
   qim up &                                  # prints one JSON line when ready
   qim send --user 1 --to 2 "hello"          # the ack, as one JSON object
   qim pull --user 2                         # syncs to now, prints what is new
+  qim list --user 2                         # conversations, unread
+  qim read --user 2 --with 1                # mark as read
   qim chat --user 2 --to 1                  # interactive
   qim audit                                 # verdict: CLEAN
 
@@ -46,7 +48,10 @@ def parser(*, with_sim: bool = False) -> argparse.ArgumentParser:
     send.add_parser(commands)
     mailbox.add_parsers(commands)
     group.add_parser(commands)
+    sessions.add_parsers(commands)
     history.add_parser(commands)
+    overlay.add_parsers(commands)
+    state.add_parser(commands)
     add_chat_parser(commands)
     add_smoke_parser(commands)
     audit.add_parser(commands)

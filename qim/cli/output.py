@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from qim.client import GroupResult, Sent
+from qim.client import Conversation, GroupResult, Sent
 from qim.core.client.vocabulary import MembersArrived
 from qim.core.contract.entities import (
     MEMBERSHIP_CUSTOM_TYPE,
@@ -75,6 +75,10 @@ def message_as_json(message: LocalMessage, user: int) -> dict[str, Any]:
         told["peer_user_id"] = str(other_user(message, user))
     if message.client_message_id is not None:
         told["client_message_id"] = message.client_message_id.hex()
+    target = overlay_target(message)
+    if target is not None:
+        told["target_seq"] = str(target)
+        return told
     if message.tombstone:
         told["tombstone"] = _name(Tombstone, message.tombstone)
     delta = membership_of(message)
@@ -93,7 +97,7 @@ def message_as_json(message: LocalMessage, user: int) -> dict[str, Any]:
 
 def message_text(message: LocalMessage) -> str | None:
     """The body as text, None where it is none."""
-    if message.body is None or message.kind == MessageKind.CONTROL:
+    if message.body is None or message.kind not in (MessageKind.TEXT, MessageKind.CUSTOM):
         return None
     try:
         return message.body.decode()
@@ -112,6 +116,10 @@ def shown_body(message: LocalMessage) -> str:
     """What a person sees of a message's body, on one terminal safely."""
     if message.tombstone:
         return f"({_name(Tombstone, message.tombstone)})"
+    target = overlay_target(message)
+    if target is not None:
+        done = "recalled" if message.kind == MessageKind.RECALL else "deleted for you"
+        return f"({done}: message {target})"
     delta = membership_of(message)
     if delta is not None:
         return _membership_text(delta)
@@ -120,6 +128,58 @@ def shown_body(message: LocalMessage) -> str:
         size = len(message.body or b"")
         return f"({size} bytes{f' of {message.custom_type}' if message.custom_type else ''})"
     return printable(text)
+
+
+def overlay_target(message: LocalMessage) -> int | None:
+    """The conversation_seq that a RECALL or DELETE_FOR_ME lies on; None for every other message."""
+    if message.kind not in (MessageKind.RECALL, MessageKind.DELETE_FOR_ME):
+        return None
+    return int.from_bytes(message.body or b"", "big")
+
+
+def conversation_as_json(row: Conversation, user: int) -> dict[str, Any]:
+    """A row of the list; ``preview`` null where nothing may be shown."""
+    return {
+        "conversation_id": row.conversation_id.hex(),
+        "conversation": _name(ConversationKind, row.kind),
+        "peer_user_id": str(row.peer_user_id) if row.peer_user_id else None,
+        "unread": row.unread,
+        "unread_exact": row.unread_exact,
+        "read_seq": str(row.read_seq),
+        "newest_seq": str(row.newest_seq),
+        "last_activity_id": row.last_activity_id.hex(),
+        "preview": message_as_json(row.preview, user) if row.preview else None,
+        "pinned": row.pinned,
+        "muted": row.muted,
+        "muted_until": row.muted_until,
+        "hidden": row.hidden,
+        "marked_unread": row.marked_unread,
+        "draft": row.draft,
+    }
+
+
+def conversation_line(row: Conversation, user: int) -> str:
+    """A row of the list for people."""
+    marks = "".join(
+        mark
+        for mark, on in (
+            ("*", row.pinned),
+            ("-", row.muted),
+            ("!", row.marked_unread),
+            ("h", row.hidden),
+        )
+        if on
+    )
+    unread = f"{row.unread or ''}{'' if row.unread_exact else '+'}"
+    label = f"@{row.peer_user_id}" if row.peer_user_id else f"#{row.conversation_id.hex()}"
+    shown = row.preview
+    if shown is None:
+        text = ""
+    else:
+        who = "you" if shown.sender_id == user else str(shown.sender_id)
+        text = f"{clock(shown.sent_at)}  {who}: {shown_body(shown)}"
+    draft = f"  (draft: {printable(row.draft)})" if row.draft else ""
+    return f"{unread:>5} {marks:<4} {label}  {text}{draft}".rstrip()
 
 
 def membership_of(message: LocalMessage) -> MembershipDelta | None:

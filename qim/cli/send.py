@@ -66,7 +66,7 @@ async def _run(args: argparse.Namespace) -> int:
         if sent is None:
             sent = await _send(args, client, key, body)
         print_json(sent_as_json(sent))
-        return _status(client, sent, target)
+        return status_of("send", client, sent, target)
 
 
 async def _send(args: argparse.Namespace, client: Client, key: bytes, body: bytes) -> Sent:
@@ -82,16 +82,17 @@ async def _send(args: argparse.Namespace, client: Client, key: bytes, body: byte
     )
 
 
-def _status(client: Client, sent: Sent, target: Target) -> int:
+def status_of(name: str, client: Client, sent: Sent, target: Target) -> int:
+    """The exit status of what became a pending row; what isn't acked is explained."""
     if sent.status is SendStatus.ACKED:
         return int(Exit.DONE)
     if sent.status is SendStatus.FAILED:
         known = sent.code in ErrorCode.__members__
-        say(f"qim send: refused: {refusal(ErrorCode[sent.code]) if known else sent.code}")
+        say(f"qim {name}: refused: {refusal(ErrorCode[sent.code]) if known else sent.code}")
         return int(Exit.FAILED)
     where = f"{target.address}: {state_text(client.state)}"
     if client.state.state == ClientState.STOPPED:
-        say(f"qim send: kept here, not sent: {where}")
+        say(f"qim {name}: kept here, not sent: {where}")
         return int(Exit.FAILED)
-    say(f"qim send: kept here, no ack in time ({where}); it goes out with the next command")
+    say(f"qim {name}: kept here, no ack in time ({where}); it goes out with the next command")
     return int(Exit.UNREACHABLE)
