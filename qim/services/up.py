@@ -58,27 +58,31 @@ class UpProcess:
         """From start to exit status."""
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._stop.set)
-        server = await self._start()
-        endpoint = self._operator_endpoint(server)
-        try:
-            assert server.tcp is not None
-            bound = await server.tcp.listen(*self._config.tcp)
-            await self._until_serving(server)
-            self._say_ready(bound, endpoint.address)
-            await self._supervise(server)
-            self._ready, self._draining = False, True
-            calm = self._died is None and await server.drain(self._config.drain_seconds_max)
-            self._sink.line("info", "up", "drained" if calm else "not drained", {})
-        finally:
-            (self._directory.root / SERVER_FILE).unlink(missing_ok=True)
-            await server.close()
-            endpoint.stop()
-            self._sink.flush()
+        async with contextlib.AsyncExitStack() as ending:
+            ending.callback(self._sink.close)
+            server = EmbeddedServer(self._directory, self._config.parameters(), self._observer)
+            ending.push_async_callback(server.close)
+            await self._start(server)
+            endpoint = self._operator_endpoint(server)
+            ending.callback(endpoint.stop)
+            ending.callback((self._directory.root / SERVER_FILE).unlink, missing_ok=True)
+            calm = await self._serve(server, endpoint.address)
         return 0 if calm else 1
 
-    async def _start(self) -> EmbeddedServer:
+    async def _serve(self, server: EmbeddedServer, metrics: str) -> bool:
+        """Until told to stop, or a machine died; True when everything was drained."""
+        assert server.tcp is not None
+        bound = await server.tcp.listen(*self._config.tcp)
+        await self._until_serving(server)
+        self._say_ready(bound, metrics)
+        await self._supervise(server)
+        self._ready, self._draining = False, True
+        calm = self._died is None and await server.drain(self._config.drain_seconds_max)
+        self._sink.line("info", "up", "drained" if calm else "not drained", {})
+        return calm
+
+    async def _start(self, server: EmbeddedServer) -> None:
         config = self._config
-        server = EmbeddedServer(self._directory, config.parameters(), self._observer)
         valkey, store = await open_store(self._directory, config.fsync, server.store_was_reset)
         await server.start_parts(valkey, store)
         server.start_auditor()
@@ -86,7 +90,6 @@ class UpProcess:
         self._sink.line(
             "info", "up", "started", {"data": self._directory.root, "store": valkey.binary.version}
         )
-        return server
 
     async def _until_serving(self, server: EmbeddedServer) -> None:
         """Every writer shard must have OPENed, every consumer too: before that a send would only be told to wait."""
@@ -175,13 +178,15 @@ def audit_stopped(data: Path) -> AuditReport:
         sink = LogSink(asyncio.get_running_loop(), STDERR, as_json=False)
         observer = ProcessObserver(sink, lambda *_: None, stages=False)
         server = EmbeddedServer(directory, stored.parameters(), observer)
-        valkey, store = await open_store(directory, stored.fsync, lambda _: None)
-        await server.start_parts(valkey, store)
-        server.start_auditor()
         try:
+            await server.start_parts(
+                *await open_store(directory, stored.fsync, server.store_was_reset)
+            )
+            server.start_auditor()
             return await server.audit()
         finally:
             await server.close()
+            sink.close()
 
     with DataDirectory(data) as directory:
         return uvloop.run(main(directory))
