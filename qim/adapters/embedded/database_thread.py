@@ -19,7 +19,6 @@ from typing import Any, Final
 from msgspec import Struct
 
 from qim.adapters.embedded.data_directory import DataDirectoryDamaged
-from qim.adapters.embedded.data_directory import DataDirectoryDamaged
 from qim.core.ports.completion import Failed, FailReason, Unknown
 
 JOBS_MAX: Final = 10_000

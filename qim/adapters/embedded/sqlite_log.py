@@ -174,10 +174,6 @@ class SqliteLog:
         """The first retained offset."""
         return self._partitions[topic, number].start
 
-    def start_of(self, topic: Topic, number: int) -> int:
-        """The first retained offset."""
-        return self._partitions[topic, number].start
-
     def trim(
         self, topic: Topic, number: int, *, before: int, done: Callable[[object], None]
     ) -> None:
