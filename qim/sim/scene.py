@@ -262,6 +262,13 @@ class Scene:
             return
         self._doom(node, salt, at_effect, pauses=False)
 
+    def kill_now(self, name: str, down_ms: int) -> None:
+        """kill -9 in this very moment."""
+        node = self.nodes[name]
+        if node.alive:
+            self._down_ms[name] = down_ms
+            node.crash()
+
     def stop(self, name: str, salt: int, at_effect: str = "") -> int:
         """SIGSTOP likewise; the generation that is stopped."""
         node = self.nodes.get(name)

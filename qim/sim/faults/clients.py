@@ -21,7 +21,7 @@ class CursorDamaged(FaultBase, frozen=True, kw_only=True, gc=False, tag="cursor_
         node, device = scene.nodes[self.node], scene.devices[self.node]
         if not node.alive:
             return
-        scene.kill(self.node, 0, 50)
+        scene.kill_now(self.node, 50)
         cursor = device.cursor
         if cursor is None:
             return

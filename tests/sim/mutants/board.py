@@ -255,6 +255,15 @@ def _edges() -> list[Mutant]:
             ),
         ),
         _mutant(
+            "presence_by_epoch_alone",
+            "pipeline §3.6: an entry that a lost tail brought back replaces nobody",
+            LOST,
+            rescript(
+                "refresh_presence",
+                ("below(age(entry), age(held))", "below(sub(entry, 1, 8), sub(held, 1, 8))"),
+            ),
+        ),
+        _mutant(
             "fence_ignored",
             "pipeline §0: scripts keep the highest epoch of a resource, lower is Fenced",
             {"fences"},
