@@ -292,6 +292,8 @@ class EmbeddedServer:
 
     def _queue_lengths(self) -> Iterable[tuple[str, str, int]]:
         yield "log_jobs_waiting", "", self.log.waiting
+        yield "log_commits", "", self.log.commits
+        yield "log_busy_us", "", self.log.busy_us
         yield "registry_jobs_waiting", "", self.registry.waiting
         yield "tcp_streams_open", "", self.tcp.open_streams if self.tcp else 0
         for name, hosted in list(self.runtime.hosted.items()):

@@ -31,6 +31,8 @@ from qim.services.observation import LogSink, ProcessObserver
 SERVER_FILE: Final = "server.json"
 STDERR: Final = 2
 STORE_LOOK_SECONDS: Final = 0.25
+THREAD_SWITCH_SECONDS: Final = 0.0005
+"""A log thread back from the disk waits this long for a busy event loop, once a statement, while acks wait for it."""
 
 
 class NotReady(Exception):
@@ -167,6 +169,7 @@ def run_up(config: UpConfig) -> int:
         async def main() -> int:
             return await UpProcess(config, directory).run()
 
+        sys.setswitchinterval(THREAD_SWITCH_SECONDS)
         return uvloop.run(main())
 
 
