@@ -48,6 +48,7 @@ class UpProcess:
         self._stop = asyncio.Event()
         self._died: BaseException | None = None
         self._ready = False
+        self._missing = ""
         self._draining = False
         self._loop = asyncio.get_running_loop()
         descriptor = STDERR
@@ -108,6 +109,8 @@ class UpProcess:
     async def _supervise(self, server: EmbeddedServer) -> None:
         """Until told to stop; a private store that ended by itself is started again, as another incarnation."""
         while not self._stop.is_set():
+            # Looked at here, on the loop: /readyz is asked on another thread and must not walk a machine's state.
+            self._missing = server.not_serving()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), STORE_LOOK_SECONDS)
             if not self._stop.is_set() and server.valkey.exit_code() is not None:
@@ -126,7 +129,12 @@ class UpProcess:
     def _operator_endpoint(self, server: EmbeddedServer) -> OperatorEndpoint:
         def state() -> dict[str, object]:
             told = [f"{check}: {detail}" for check, detail in self._observer.violations[:10]]
-            return {"violations": told, "serving": self._ready, "draining": self._draining}
+            return {
+                "violations": told,
+                "serving": self._ready and not self._missing,
+                "missing": self._missing,
+                "draining": self._draining,
+            }
 
         def audit() -> dict[str, object]:
             asked = asyncio.run_coroutine_threadsafe(server.audit(), self._loop)
@@ -138,7 +146,10 @@ class UpProcess:
             port,
             self._observer,
             health=lambda: (self._observer.healthy, state()),
-            ready=lambda: (self._ready and self._observer.healthy, state()),
+            ready=lambda: (
+                self._ready and not self._missing and self._observer.healthy,
+                state(),
+            ),
             live=lambda: (self._died is None, {}),
             actions={"/audit": audit},
         )
