@@ -9,7 +9,7 @@ from qim.core.ports.local import DrainRequested
 from qim.core.ports.log import Append, LogRecord, Topic
 from qim.core.ports.registry import Resource, Role
 from qim.core.ports.store_message import OpenShard, ShardOpened
-from qim.sim.faults.base import FaultBase
+from qim.sim.faults.kind import FaultBase
 
 if TYPE_CHECKING:
     from qim.sim.scene import Scene
