@@ -290,10 +290,10 @@ class EmbeddedServer:
             await asyncio.sleep(0.01)
         return True
 
-    def _queue_lengths(self) -> Iterable[tuple[str, str, int]]:
+    def _queue_lengths(self) -> Iterable[tuple[str, str, float]]:
         yield "log_jobs_waiting", "", self.log.waiting
         yield "log_commits", "", self.log.commits
-        yield "log_busy_us", "", self.log.busy_us
+        yield "log_busy_seconds", "", self.log.busy_us / 1_000_000
         yield "registry_jobs_waiting", "", self.registry.waiting
         yield "tcp_streams_open", "", self.tcp.open_streams if self.tcp else 0
         for name, hosted in list(self.runtime.hosted.items()):

@@ -121,14 +121,14 @@ class ProcessObserver(Collector):
         self._stages = stages
         self._counts: dict[tuple[str, str], int] = {(name.value, ""): 0 for name in Invariant}
         self._gauges: dict[tuple[str, str], int] = {}
-        self._samplers: list[Callable[[], Iterable[tuple[str, str, int]]]] = []
+        self._samplers: list[Callable[[], Iterable[tuple[str, str, float]]]] = []
         self.violations: list[tuple[str, str]] = []
         self._heads: dict[tuple[str, str], str] = {}
         """The unvarying middle of a stage's line; as many as the code has stages."""
         self._stamped_ms = 0
         self._stamp = ""
 
-    def sample(self, sampler: Callable[[], Iterable[tuple[str, str, int]]]) -> None:
+    def sample(self, sampler: Callable[[], Iterable[tuple[str, str, float]]]) -> None:
         """Register gauges read at scrape time: (name, label, value)."""
         self._samplers.append(sampler)
 
