@@ -7,8 +7,8 @@ failure.
 
 from typing import Final, get_args
 
-from qim.sim.faults.kind import TOLERATED, FaultBase
 from qim.sim.faults.clients import CursorDamaged, Garbage, Twin, UserActs
+from qim.sim.faults.kind import TOLERATED, FaultBase
 from qim.sim.faults.log import LeaderChange, LogRates, LogStall, RetentionPasses, TopicRecreated
 from qim.sim.faults.network import (
     LeaseExpires,
