@@ -18,7 +18,9 @@ from typing import Final
 import uvloop
 
 from qim.adapters.embedded.data_directory import DataDirectory
-from qim.adapters.embedded.private_valkey import Fsync, PrivateValkey
+from qim.adapters.embedded.private_valkey import Fsync, PrivateValkey, PrivateValkeyFailed
+from qim.adapters.embedded.server_binary import NoServerBinary
+from qim.adapters.embedded.stale_server import StaleServerRemains
 from qim.adapters.http.operator_endpoint import OperatorEndpoint
 from qim.adapters.redis.store import RedisStore
 from qim.core.audit import AuditReport
@@ -78,9 +80,13 @@ class UpProcess:
         bound = await server.tcp.listen(*self._config.tcp)
         await self._until_serving(server)
         self._say_ready(bound, metrics)
-        await self._supervise(server)
-        self._ready, self._draining = False, True
-        calm = self._died is None and await server.drain(self._config.drain_seconds_max)
+        watching = asyncio.create_task(self._watch(server))
+        try:
+            await self._stop.wait()
+            self._ready, self._draining = False, True
+            calm = self._died is None and await server.drain(self._config.drain_seconds_max)
+        finally:
+            watching.cancel()
         self._sink.line("info", "up", "drained" if calm else "not drained", {})
         return calm
 
@@ -106,16 +112,19 @@ class UpProcess:
                 raise NotReady(f"not serving after {self._config.ready_seconds_max:g} s: {missing}")
             await asyncio.sleep(0.005)
 
-    async def _supervise(self, server: EmbeddedServer) -> None:
-        """Until told to stop; a private store that ended by itself is started again, as another incarnation."""
-        while not self._stop.is_set():
+    async def _watch(self, server: EmbeddedServer) -> None:
+        """A private store that ended by itself is started again, as another incarnation; while draining too, as what is
+        in flight can't be finished without one."""
+        while self._died is None:
             # Looked at here, on the loop: /readyz is asked on another thread and must not walk a machine's state.
             self._missing = server.not_serving()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stop.wait(), STORE_LOOK_SECONDS)
-            if not self._stop.is_set() and server.valkey.exit_code() is not None:
+            if server.valkey.exit_code() is not None:
                 self._sink.line("error", "up", "store ended", {"status": server.valkey.exit_code()})
-                server.valkey = PrivateValkey.start(self._directory, fsync=self._config.fsync)
+                try:
+                    server.valkey = PrivateValkey.start(self._directory, fsync=self._config.fsync)
+                except (OSError, NoServerBinary, PrivateValkeyFailed, StaleServerRemains) as error:
+                    self._observer.died("store", error)
+            await asyncio.sleep(STORE_LOOK_SECONDS)
 
     def _say_ready(self, tcp: str, metrics: str) -> None:
         ready = {"ready": True, "tcp": tcp, "metrics": metrics, "pid": os.getpid()}
