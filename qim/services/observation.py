@@ -186,16 +186,14 @@ class ProcessObserver(Collector):
             family.add_metric([label], value)
         yield from counters.values()
         gauges: dict[str, GaugeMetricFamily] = {}
-        sampled = [
-            (name, label, value) for sampler in self._samplers for name, label, value in sampler()
-        ]
+        sampled = [one for sampler in self._samplers for one in sampler()]
         sampled += [(name, label, value) for (name, label), value in dict(self._gauges).items()]
         sampled.append(("log_lines_dropped", "", self._sink.dropped))
-        for name, label, value in sorted(sampled):
+        for name, label, measured in sorted(sampled):
             gauge = gauges.setdefault(
                 name, GaugeMetricFamily(f"qim_{name}", name, labels=["label"])
             )
-            gauge.add_metric([label], value)
+            gauge.add_metric([label], measured)
         yield from gauges.values()
 
 
