@@ -17,7 +17,7 @@ from typing import Final
 
 import uvloop
 
-from qim.adapters.embedded.data_directory import DataDirectory
+from qim.adapters.embedded.data_directory import DataDirectory, DataDirectoryDamaged
 from qim.adapters.embedded.private_valkey import Fsync, PrivateValkey, PrivateValkeyFailed
 from qim.adapters.embedded.server_binary import NoServerBinary
 from qim.adapters.embedded.stale_server import StaleServerRemains
@@ -216,10 +216,14 @@ def audit_stopped(data: Path) -> AuditReport:
 
 
 def stored_config(directory: DataDirectory) -> UpConfig:
-    """The shared numbers as the first start wrote them."""
+    """The shared numbers as the first start wrote them. Raises DataDirectoryDamaged where it did not get so far."""
     from qim.adapters.embedded.sqlite_registry import shared_numbers
 
     numbers = shared_numbers(directory.registry_database)
+    if not numbers:
+        raise DataDirectoryDamaged(
+            f"{directory.registry_database}: no server has written its numbers there yet"
+        )
     return UpConfig(
         data=directory.root,
         shard_count=int(numbers["shard_count"]),

@@ -156,6 +156,16 @@ def test_a_stopped_server_is_audited_from_its_files(tmp_path: Path) -> None:
     assert store_is_gone(directory)
 
 
+@pytest.mark.parametrize("content", [b"", b"no database" * 400])
+def test_files_of_a_start_that_never_came_far_are_refused_by_name(
+    tmp_path: Path, content: bytes
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "registry.sqlite").write_bytes(content)
+    with pytest.raises(DataDirectoryDamaged, match=r"registry\.sqlite"):
+        audit_stopped(tmp_path / "data")
+
+
 # ------------------------------------------------------------ retention
 
 
