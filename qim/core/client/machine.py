@@ -85,7 +85,7 @@ class Client:
             self._parts.pulling.deadline(),
             self._parts.rebuilding.deadline(),
         )
-        return min((at for at in candidates if at is not None), default=None)
+        return min([at for at in candidates if at is not None], default=None)
 
     def check(self) -> None:
         """Bounds and counts of every part; nothing waits on a stream that is gone."""

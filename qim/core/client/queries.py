@@ -4,6 +4,7 @@ A page of history is stored like everything else that comes; it moves no anchor,
 """
 
 from collections import deque
+from typing import Final
 
 from qim.core.client.context import ClientContext, HistorySaving, Wait, WaitKind
 from qim.core.client.translation import message_of_record, refusal_of_frame
@@ -17,6 +18,8 @@ from qim.core.client.vocabulary import (
 from qim.core.contract.errors import ErrorCode
 from qim.core.contract.frames import HistoryBatch, Members, MembersBatch, PullHistory
 from qim.core.ports.local_store import SaveHistory
+
+_KINDS: Final = (WaitKind.HISTORY, WaitKind.MEMBERS)
 
 Query = HistoryRequested | MembersRequested
 
@@ -121,8 +124,10 @@ class Queries:
 
     def check(self) -> None:
         """Bounds and counts."""
-        kinds = (WaitKind.HISTORY, WaitKind.MEMBERS)
-        assert sum(w.kind in kinds for w in self._context.waits.values()) == self._inflight
+        inflight = 0
+        for wait in self._context.waits.values():
+            inflight += wait.kind in _KINDS
+        assert inflight == self._inflight
         assert len(self._queue) <= self._context.config.queries_max
 
     def _frame(self, query: Query) -> PullHistory | Members:
