@@ -69,7 +69,9 @@ SOMETIMES: Final = (
     "socket.reset",
     "socket.split",
     # clients
-    "client.cursor_damaged",
+    "client.cursor_tampered",
+    "client.cursor_ancient",
+    "client.cursor_future",
     "client.garbage",
     "client.twin",
     "said.client_rebuilds",

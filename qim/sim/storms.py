@@ -307,7 +307,7 @@ def _cursor(w: Weather, i: int) -> f.Fault:
     return f.CursorDamaged(
         at_ms=w.when("cursor", i),
         node=w.draw.pick(w.clients, "cursor_node", i),
-        ancient=w.draw.chance(40, "ancient", i),
+        how=w.draw.pick(("tampered", "ancient", "future"), "how", i),
     )
 
 
