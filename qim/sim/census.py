@@ -29,6 +29,8 @@ SOMETIMES: Final = (
     # processes
     *(f"crashed.{role}" for role in ("writer", "fanout", "mailbox", "gateway", "client")),
     "process.resumed",
+    "process.lost",
+    "process.stopped_for_ever",
     "drain.done",
     "lease_check_refused",
     "writer.usurped",

@@ -206,7 +206,7 @@ class Scene:
         self._begin_client(twin, device, self._gateway_of[name])
         return twin
 
-    def remove_twin(self, name: str) -> None:
+    def lose(self, name: str) -> None:
         """It is gone for good."""
         self._gone[name] = True
         node = self.nodes[name]

@@ -21,6 +21,7 @@ from qim.sim.faults.network import (
 from qim.sim.faults.process import (
     ClockFreeze,
     Crash,
+    Lost,
     Pause,
     Restart,
     ScaleOut,
@@ -42,6 +43,7 @@ Fault = (
     | SlowNode
     | Restart
     | ScaleOut
+    | Lost
     | Usurper
     | WallStep
     | ClockFreeze
@@ -89,6 +91,7 @@ __all__ = [
     "LeaseExpires",
     "LogRates",
     "LogStall",
+    "Lost",
     "Messages",
     "Partition",
     "Pause",

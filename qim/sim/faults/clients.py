@@ -58,7 +58,7 @@ class Twin(FaultBase, frozen=True, kw_only=True, gc=False, tag="twin"):
         name = scene.add_twin(self.node)
 
         def gone() -> None:
-            scene.remove_twin(name)
+            scene.lose(name)
             scene.workload.wake(self.node)
             # A stopped process hears that it was replaced only when it runs again: the user acts once more then.
             scene.world.at(scene.plan.heal_ms + USER_MS, 0, scene.workload.wake, self.node)

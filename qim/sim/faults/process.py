@@ -72,6 +72,21 @@ class Restart(FaultBase, frozen=True, kw_only=True, gc=False, tag="restart"):
         scene.drain(self.node, self.down_ms, DrainRequested())
 
 
+class Lost(FaultBase, frozen=True, kw_only=True, gc=False, tag="lost"):
+    """A process is gone for good, or stopped for ever with its sockets open: the others of its role must do without it."""
+
+    node: str
+    stopped: bool = False
+
+    def begin(self, scene: "Scene") -> None:
+        if self.stopped:
+            scene.stop(self.node, 0)
+            scene.count("process.stopped_for_ever")
+        else:
+            scene.lose(self.node)
+            scene.count("process.lost")
+
+
 class ScaleOut(FaultBase, frozen=True, kw_only=True, gc=False, tag="scale_out"):
     """One more process of a role, for good."""
 
