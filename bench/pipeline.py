@@ -288,7 +288,7 @@ async def maximum(load: Load, server: Server, args: argparse.Namespace) -> dict[
     commits = told.get('qim_log_commits{label=""}', 0.0)
     busy = {
         "loop": used["loop"] / elapsed,
-        "log": told.get('qim_log_busy_us{label=""}', 0.0) / 1e6 / elapsed,
+        "log": told.get('qim_log_busy_seconds{label=""}', 0.0) / elapsed,
         "store": used["store"] / elapsed,
         "client": own / elapsed,
     }

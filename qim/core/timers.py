@@ -33,7 +33,8 @@ class Timers:
 
     def due(self, now: Ms) -> list[TimerKey]:
         """Take out all that is due, earliest first."""
-        late = sorted((at, key) for key, at in self._at.items() if at <= now)
+        late = [(at, key) for key, at in self._at.items() if at <= now]
+        late.sort()
         for _, key in late:
             del self._at[key]
         return [key for _, key in late]

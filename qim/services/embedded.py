@@ -6,9 +6,11 @@ Growing out of one machine means other adapters under the same machines, never o
 import asyncio
 import secrets
 from collections.abc import Callable, Iterable
+from contextlib import AsyncExitStack
 from typing import Any, Final
 
 from qim.adapters.embedded.data_directory import DataDirectory
+from qim.adapters.embedded.log_retention import LogRetention
 from qim.adapters.embedded.private_valkey import PrivateValkey
 from qim.adapters.embedded.sqlite_archive import SqliteArchive
 from qim.adapters.embedded.sqlite_log import SqliteLog
@@ -18,6 +20,7 @@ from qim.adapters.tcp.server import TcpServer
 from qim.core.archiver import ArchiverConfig, HistoryArchiver
 from qim.core.audit import AuditConfig, AuditFinished, Auditor, AuditReport, AuditRequested
 from qim.core.contract.params import Parameters
+from qim.core.contract.sequences import split_mailbox_seq
 from qim.core.fanout import FanoutConfig, FanoutCoordinator
 from qim.core.gateway import ConnectionNode, GatewayConfig
 from qim.core.lease import LeaseConfig, LeaseKeeper
@@ -28,6 +31,7 @@ from qim.core.ports.local import DrainRequested, Started
 from qim.core.ports.log import Topic
 from qim.core.ports.registry import Resource, Role
 from qim.core.ports.sockets import CloseSocket, PauseReading, ResumeReading, Write
+from qim.core.ports.store_mailbox import ReadShardState, ShardStateRead
 from qim.core.retention import RetentionPolicy
 from qim.core.session import SessionConfig, SessionProjection
 from qim.core.writer import Writer, WriterConfig
@@ -43,6 +47,16 @@ from qim.services.routing import (
 from qim.services.runtime import Hosted, Route, Runtime, wall_ms
 
 ADDRESS: Final = "local"
+STORE_STATE: Final = (
+    "writer",
+    "fanout",
+    "mailbox",
+    "session",
+    "archiver",
+    "gateway",
+    "auditor",
+)
+"""Machines that must hear of another incarnation of the store."""
 INSTANCE_NUMBER: Final = 1
 AUDIT_SECONDS_MAX: Final = 300.0
 
@@ -53,7 +67,7 @@ def random_choice(site: str, key: ChoiceKey) -> int:
 
 
 class EmbeddedServer:
-    """Started by ``start``; ``drain`` then ``close`` end it. From one event loop only."""
+    """Parts, auditor, machines, in this order; ``drain`` then ``close`` end it, from however far it came. One event loop."""
 
     def __init__(
         self,
@@ -75,13 +89,21 @@ class EmbeddedServer:
         self.archive: SqliteArchive | None = None
         """Open while machines are hosted over a tiered store; the archiver beside it."""
         self.archiver: HistoryArchiver | None = None
+        self._parts = AsyncExitStack()
 
     async def start_parts(self, valkey: PrivateValkey, store: RedisStore) -> None:
-        """Open logs and registry; refuse shared numbers that differ from those the data was made with."""
+        """Open logs and registry; refuse shared numbers that differ from those the data was made with.
+
+        Takes over ``valkey`` and ``store``: ``close`` ends them, also after a refusal. Raises SharedNumbersDiffer,
+        DataDirectoryDamaged.
+        """
         parameters = self._parameters
         self.valkey = valkey
+        self._parts.push_async_callback(self._stop_valkey)
         self._store = store
+        self._parts.push_async_callback(store.close)
         self.registry = SqliteRegistry(self._directory.registry_database, self._loop)
+        self._parts.push_async_callback(self.registry.close)
         self.registry.fix_shared(
             {
                 "shard_count": str(parameters.shard_count),
@@ -101,6 +123,8 @@ class EmbeddedServer:
                 Topic.USER_STATE: parameters.shard_count,
             },
         )
+        self._parts.push_async_callback(self.log.close)
+        self._parts.callback(self.runtime.stop)
         self._observer.sample(self._queue_lengths)
 
     def start_auditor(self) -> None:
@@ -158,6 +182,7 @@ class EmbeddedServer:
         if self._tiered:
             self._open_archive()
         self.tcp = TcpServer(lambda event: self.gateway.post(event), wall_ms)
+        self._parts.callback(self.tcp.abort_all)
         shared = self._shared_routes()
         sockets: dict[type, Route] = {
             Write: self.tcp.write,
@@ -176,9 +201,11 @@ class EmbeddedServer:
         self.gateway = add("gateway", gateway, shared | sockets)
         for hosted in self._all():
             hosted.post(Started(address=ADDRESS, wall=wall_ms()))
+        self._start_retention()
 
     def _open_archive(self) -> None:
         self.archive = SqliteArchive(self._directory.archive_database, self._loop)
+        self._parts.push_async_callback(self.archive.close)
         config = ArchiverConfig(
             retention=self._retention, batch_rows_max=self._parameters.archiver_batch_max
         )
@@ -204,15 +231,9 @@ class EmbeddedServer:
 
     def store_was_reset(self, reset: StoreReset) -> None:
         """Another incarnation was seen at the connection: every machine with store state re-opens (pipeline.md §0)."""
-        for hosted in (
-            self._writer_host,
-            self._fanout_host,
-            self._mailbox_host,
-            self._session_host,
-            *self._archivers(),
-            self.gateway,
-        ):
-            hosted.post(reset)
+        for name in STORE_STATE:
+            if name in self.runtime.hosted:
+                self.runtime.hosted[name].post(reset)
 
     async def drain(self, seconds_max: float) -> bool:
         """Gateways first, so that acks in flight still go out; True when everything came to rest in time."""
@@ -234,15 +255,10 @@ class EmbeddedServer:
         return calm
 
     async def close(self) -> None:
-        """Stop machines, then logs and registry, then the store."""
-        self.runtime.stop()
-        if self.tcp is not None:
-            self.tcp.abort_all()
-        await self.log.close()
-        if self.archive is not None:
-            await self.archive.close()
-        await self.registry.close()
-        await self._store.close()
+        """Stop machines, then logs and registry, then the store: whatever was started, in reverse."""
+        await self._parts.aclose()
+
+    async def _stop_valkey(self) -> None:
         await self._loop.run_in_executor(None, self.valkey.stop)
 
     async def audit(self) -> AuditReport:
@@ -250,11 +266,15 @@ class EmbeddedServer:
         self._audit_tickets += 1
         future: asyncio.Future[AuditReport] = self._loop.create_future()
         self._audits[self._audit_tickets] = future
-        self._auditor.post(AuditRequested(ticket=self._audit_tickets))
-        return await asyncio.wait_for(future, AUDIT_SECONDS_MAX)
+        ticket = self._audit_tickets
+        self._auditor.post(AuditRequested(ticket=ticket))
+        try:
+            return await asyncio.wait_for(future, AUDIT_SECONDS_MAX)
+        finally:
+            self._audits.pop(ticket, None)
 
     def _audited(self, effect: AuditFinished, _: Any) -> None:
-        future = self._audits.pop(effect.ticket, None)
+        future = self._audits.get(effect.ticket)
         if future is not None and not future.done():
             future.set_result(effect.report)
 
@@ -283,6 +303,32 @@ class EmbeddedServer:
             )
         )
         return routes
+
+    def _start_retention(self) -> None:
+        """The dispatch log alone: the outbox is what a lost store is rebuilt from (docs/decisions/0004)."""
+        retention_ms = self._parameters.dispatch_recovery_window_ms
+        if retention_ms is None:
+            return
+        retention = LogRetention(
+            self.log,
+            self._loop,
+            topic=Topic.DISPATCH,
+            retention_ms=retention_ms,
+            wall_ms=wall_ms,
+            needed_from=self._dispatch_needed_from,
+            count=lambda name, value: self._observer.count(name, value, Topic.DISPATCH.value),
+        )
+        self._parts.callback(retention.stop)
+        retention.start()
+
+    def _dispatch_needed_from(self, shard: int, answer: Callable[[int | None], None]) -> None:
+        """Behind trim: entries above it take their bodies from their dispatches, and consumers stand above it."""
+
+        def read(reply: Any) -> None:
+            known = isinstance(reply, ShardStateRead) and reply.base >= 0
+            answer(behind_trim(reply.trim) if known else None)
+
+        self._store.submit(ReadShardState(op=0, shard=shard), read)
 
     def _mailbox_config(self, secret: bytes) -> MailboxConfig:
         parameters = self._parameters
@@ -330,11 +376,18 @@ class EmbeddedServer:
             await asyncio.sleep(0.01)
         return True
 
-    def _queue_lengths(self) -> Iterable[tuple[str, str, int]]:
+    def _queue_lengths(self) -> Iterable[tuple[str, str, float]]:
         yield "log_jobs_waiting", "", self.log.waiting
+        yield "log_commits", "", self.log.commits
+        yield "log_busy_seconds", "", self.log.busy_us / 1_000_000
         yield "registry_jobs_waiting", "", self.registry.waiting
         if self.archive is not None:
             yield "archive_jobs_waiting", "", self.archive.waiting
         yield "tcp_streams_open", "", self.tcp.open_streams if self.tcp else 0
         for name, hosted in list(self.runtime.hosted.items()):
             yield "inbox_events_waiting", name, len(hosted.inbox)
+
+
+def behind_trim(trim: int) -> int:
+    """The dispatch offset behind a trim watermark; 0 where nothing was trimmed under the present shard_epoch."""
+    return split_mailbox_seq(trim + 1)[1] if trim else 0

@@ -6,9 +6,12 @@ say whether to stop: a non-zero one turns /healthz and /readyz to 503 for good, 
 
 import json
 import os
+import time
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
+from queue import SimpleQueue
+from threading import Thread
 from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -18,13 +21,16 @@ from qim.core.contract.invariants import Invariant
 
 LOG_BUFFER_BYTES_MAX: Final = 1 << 20
 LOG_FLUSH_SECONDS: Final = 0.05
+LOG_CLOSE_SECONDS: Final = 2.0
 VIOLATIONS_KEPT_MAX: Final = 1_000
+_INVARIANTS: Final = frozenset(name.value for name in Invariant)
 
 
 class LogSink:
-    """Lines gathered and written by one ``write`` every 50 ms: logging must not cost more than the work it tells of.
+    """Lines gathered and handed to a writing thread every 50 ms: logging must not cost more than the work it tells of.
 
-    Bounded: while the reader of the descriptor lags, lines are dropped and counted, never queued without end.
+    The thread is there because a pipe whose reader lags would block the event loop. Bounded: what is gathered and not
+    yet written never exceeds ``LOG_BUFFER_BYTES_MAX`` by more than a line; beyond it lines are dropped and counted.
     """
 
     def __init__(self, loop: AbstractEventLoop, descriptor: int, *, as_json: bool) -> None:
@@ -34,13 +40,21 @@ class LogSink:
         self._lines: list[str] = []
         self._bytes = 0
         self._armed = False
-        self.dropped = 0
+        self._dropped = 0
+        self._handed = 0
+        self._done = 0
+        """Bytes the thread has dealt with; only the thread changes it, as only the loop changes ``_handed``."""
+        self._lost = 0
+        self._chunks: SimpleQueue[tuple[int, bytes] | None] = SimpleQueue()
+        self._thread: Thread | None = None
+
+    @property
+    def dropped(self) -> int:
+        """Lines that nobody will read (metric)."""
+        return self._dropped + self._lost
 
     def line(self, level: str, service: str, text: str, fields: dict[str, object]) -> None:
         """One event; values must already be redacted (contract/redact.py)."""
-        if self._bytes > LOG_BUFFER_BYTES_MAX:
-            self.dropped += 1
-            return
         stamp = datetime.now(UTC).isoformat(timespec="milliseconds")
         if self.as_json:
             record = {"time": stamp, "level": level, "service": service, "event": text, **fields}
@@ -51,7 +65,12 @@ class LogSink:
         self.raw(line)
 
     def raw(self, line: str) -> None:
-        """A line already formatted (the hot path of stages)."""
+        """A line already formatted (the hot path of stages); line breaks in it would forge other lines."""
+        if self._bytes + self._handed - self._done > LOG_BUFFER_BYTES_MAX:
+            self._dropped += 1
+            return
+        if "\n" in line or "\r" in line:
+            line = line.replace("\r", "\\r").replace("\n", "\\n")
         self._lines.append(line)
         self._bytes += len(line) + 1
         if not self._armed:
@@ -59,18 +78,35 @@ class LogSink:
             self._loop.call_later(LOG_FLUSH_SECONDS, self.flush)
 
     def flush(self) -> None:
-        """Write what has gathered."""
+        """Hand over what has gathered; it is written soon."""
         self._armed = False
         lines, self._lines, self._bytes = self._lines, [], 0
         if not lines:
             return
+        if self._thread is None:
+            self._thread = Thread(target=self._write_all, name="qim-log-sink", daemon=True)
+            self._thread.start()
         data = ("\n".join(lines) + "\n").encode("utf-8", "backslashreplace")
-        while data:
+        self._handed += len(data)
+        self._chunks.put((len(lines), data))
+
+    def close(self) -> None:
+        """Write what has gathered, waiting at most ``LOG_CLOSE_SECONDS`` for a reader that lags."""
+        self.flush()
+        if self._thread is not None:
+            self._chunks.put(None)
+            self._thread.join(LOG_CLOSE_SECONDS)
+
+    def _write_all(self) -> None:
+        while (chunk := self._chunks.get()) is not None:
+            lines, data = chunk
+            size = len(data)
             try:
-                data = data[os.write(self._descriptor, data) :]
+                while data:
+                    data = data[os.write(self._descriptor, data) :]
             except OSError:
-                self.dropped += len(lines)
-                return
+                self._lost += lines
+            self._done += size
 
 
 class ProcessObserver(Collector):
@@ -85,10 +121,14 @@ class ProcessObserver(Collector):
         self._stages = stages
         self._counts: dict[tuple[str, str], int] = {(name.value, ""): 0 for name in Invariant}
         self._gauges: dict[tuple[str, str], int] = {}
-        self._samplers: list[Callable[[], Iterable[tuple[str, str, int]]]] = []
+        self._samplers: list[Callable[[], Iterable[tuple[str, str, float]]]] = []
         self.violations: list[tuple[str, str]] = []
+        self._heads: dict[tuple[str, str], str] = {}
+        """The unvarying middle of a stage's line; as many as the code has stages."""
+        self._stamped_ms = 0
+        self._stamp = ""
 
-    def sample(self, sampler: Callable[[], Iterable[tuple[str, str, int]]]) -> None:
+    def sample(self, sampler: Callable[[], Iterable[tuple[str, str, float]]]) -> None:
         """Register gauges read at scrape time: (name, label, value)."""
         self._samplers.append(sampler)
 
@@ -100,20 +140,28 @@ class ProcessObserver(Collector):
         self._gauges[name, label] = value
 
     def stage(self, machine: str, trace_id: int, stage: str, detail: str) -> None:
-        if not self._stages:
-            pass
-        elif self._as_json:
-            self._sink.line(
-                "info", machine, stage, {"trace_id": f"{trace_id:016x}", "detail": detail}
-            )
-        else:
-            self._sink.raw(f"{machine}: {stage} trace_id={trace_id:016x} {detail}")
         self.count("stage", 1, stage)
+        if not self._stages:
+            return
+        if not self._as_json:
+            self._sink.raw(f"{machine}: {stage} trace_id={trace_id:016x} {detail}")
+            return
+        # Nine lines a message: only what varies is formatted, and the clock is read as text once a millisecond.
+        head = self._heads.get((machine, stage))
+        if head is None:
+            head = self._heads[machine, stage] = _json_head(machine, stage)
+        now = time.time_ns() // 1_000_000
+        if now != self._stamped_ms:
+            self._stamped_ms, self._stamp = now, _stamp(now)
+        told = json.dumps(detail) if detail else '""'
+        self._sink.raw(
+            f'{{"time": "{self._stamp}", {head}, "trace_id": "{trace_id:016x}", "detail": {told}}}'
+        )
 
     def violation(self, machine: str, check: str, detail: str) -> None:
         if len(self.violations) < VIOLATIONS_KEPT_MAX:
             self.violations.append((check, detail))
-        known = check in {name.value for name in Invariant}
+        known = check in _INVARIANTS
         self.count(check if known else "violation", 1, "" if known else check)
         self._sink.line("error", machine, "violation", {"check": check, "detail": detail})
 
@@ -138,14 +186,20 @@ class ProcessObserver(Collector):
             family.add_metric([label], value)
         yield from counters.values()
         gauges: dict[str, GaugeMetricFamily] = {}
-        sampled = [
-            (name, label, value) for sampler in self._samplers for name, label, value in sampler()
-        ]
+        sampled = [one for sampler in self._samplers for one in sampler()]
         sampled += [(name, label, value) for (name, label), value in dict(self._gauges).items()]
         sampled.append(("log_lines_dropped", "", self._sink.dropped))
-        for name, label, value in sorted(sampled):
+        for name, label, measured in sorted(sampled):
             gauge = gauges.setdefault(
                 name, GaugeMetricFamily(f"qim_{name}", name, labels=["label"])
             )
-            gauge.add_metric([label], value)
+            gauge.add_metric([label], measured)
         yield from gauges.values()
+
+
+def _json_head(machine: str, stage: str) -> str:
+    return json.dumps({"level": "info", "service": machine, "event": stage})[1:-1]
+
+
+def _stamp(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")

@@ -109,26 +109,28 @@ class Hosted:
         self._scheduled = False
         if self._stopped:
             return
-        events = self.inbox
-        if len(events) > STEP_EVENTS_MAX:
-            assert len(events) <= INBOX_EVENTS_MAX, f"{self.name}: {len(events)} events wait"
-            self.inbox = events[STEP_EVENTS_MAX:]
-            events = events[:STEP_EVENTS_MAX]
-            self._scheduled = True
-            self._loop.call_soon(self._run)
-        else:
-            self.inbox = []
         try:
+            events = self._drain()
             effects = self.machine.step(monotonic_ms(), events)
             routes = self.routes
             for effect in effects:
                 routes[type(effect)](effect, self)
+            self._arm()
         except Exception as error:
             # Our own bug: the machine's state can't be trusted any more, the process dies (architecture.md).
             self.stop()
             self._observer.died(self.name, error)
-            return
-        self._arm()
+
+    def _drain(self) -> list[Any]:
+        events = self.inbox
+        if len(events) <= STEP_EVENTS_MAX:
+            self.inbox = []
+            return events
+        assert len(events) <= INBOX_EVENTS_MAX, f"{self.name}: {len(events)} events wait"
+        self.inbox = events[STEP_EVENTS_MAX:]
+        self._scheduled = True
+        self._loop.call_soon(self._run)
+        return events[:STEP_EVENTS_MAX]
 
     def _arm(self) -> None:
         deadline = self.machine.deadline()
@@ -183,8 +185,3 @@ class Runtime:
 def routes_for(types: Iterable[type], route: Route) -> dict[type, Route]:
     """The same route for every type of a union (``typing.get_args``)."""
     return dict.fromkeys(types, route)
-
-
-def answer_to(hosted: Hosted) -> Callable[[Any], None]:
-    """Completions go back to the machine that asked."""
-    return hosted.post

@@ -17,8 +17,10 @@ from typing import Final, cast
 
 import uvloop
 
-from qim.adapters.embedded.data_directory import DataDirectory
-from qim.adapters.embedded.private_valkey import Fsync, PrivateValkey
+from qim.adapters.embedded.data_directory import DataDirectory, DataDirectoryDamaged
+from qim.adapters.embedded.private_valkey import Fsync, PrivateValkey, PrivateValkeyFailed
+from qim.adapters.embedded.server_binary import NoServerBinary
+from qim.adapters.embedded.stale_server import StaleServerRemains
 from qim.adapters.http.operator_endpoint import OperatorEndpoint
 from qim.adapters.redis.store import RedisStore
 from qim.core.audit import AuditReport
@@ -31,6 +33,8 @@ from qim.services.observation import LogSink, ProcessObserver
 SERVER_FILE: Final = "server.json"
 STDERR: Final = 2
 STORE_LOOK_SECONDS: Final = 0.25
+THREAD_SWITCH_SECONDS: Final = 0.0005
+"""A log thread back from the disk waits this long for a busy event loop, once a statement, while acks wait for it."""
 
 
 class NotReady(Exception):
@@ -46,6 +50,7 @@ class UpProcess:
         self._stop = asyncio.Event()
         self._died: BaseException | None = None
         self._ready = False
+        self._missing = ""
         self._draining = False
         self._loop = asyncio.get_running_loop()
         descriptor = STDERR
@@ -58,29 +63,40 @@ class UpProcess:
         """From start to exit status."""
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._stop.set)
-        server = await self._start()
-        endpoint = self._operator_endpoint(server)
-        try:
-            assert server.tcp is not None
-            bound = await server.tcp.listen(*self._config.tcp)
-            await self._until_serving(server)
-            self._say_ready(bound, endpoint.address)
-            await self._supervise(server)
-            self._ready, self._draining = False, True
-            calm = self._died is None and await server.drain(self._config.drain_seconds_max)
-            self._sink.line("info", "up", "drained" if calm else "not drained", {})
-        finally:
-            (self._directory.root / SERVER_FILE).unlink(missing_ok=True)
-            await server.close()
-            endpoint.stop()
-            self._sink.flush()
+        async with contextlib.AsyncExitStack() as ending:
+            ending.callback(self._sink.close)
+            server = EmbeddedServer(
+                self._directory,
+                self._config.parameters(),
+                self._observer,
+                self._config.retention(),
+            )
+            ending.push_async_callback(server.close)
+            await self._start(server)
+            endpoint = self._operator_endpoint(server)
+            ending.callback(endpoint.stop)
+            ending.callback((self._directory.root / SERVER_FILE).unlink, missing_ok=True)
+            calm = await self._serve(server, endpoint.address)
         return 0 if calm else 1
 
-    async def _start(self) -> EmbeddedServer:
+    async def _serve(self, server: EmbeddedServer, metrics: str) -> bool:
+        """Until told to stop, or a machine died; True when everything was drained."""
+        assert server.tcp is not None
+        bound = await server.tcp.listen(*self._config.tcp)
+        await self._until_serving(server)
+        self._say_ready(bound, metrics)
+        watching = asyncio.create_task(self._watch(server))
+        try:
+            await self._stop.wait()
+            self._ready, self._draining = False, True
+            calm = self._died is None and await server.drain(self._config.drain_seconds_max)
+        finally:
+            watching.cancel()
+        self._sink.line("info", "up", "drained" if calm else "not drained", {})
+        return calm
+
+    async def _start(self, server: EmbeddedServer) -> None:
         config = self._config
-        server = EmbeddedServer(
-            self._directory, config.parameters(), self._observer, config.retention()
-        )
         valkey, store = await open_store(self._directory, config.fsync, server.store_was_reset)
         await server.start_parts(valkey, store)
         server.start_auditor()
@@ -88,7 +104,6 @@ class UpProcess:
         self._sink.line(
             "info", "up", "started", {"data": self._directory.root, "store": valkey.binary.version}
         )
-        return server
 
     async def _until_serving(self, server: EmbeddedServer) -> None:
         """Every writer shard must have OPENed, every consumer too: before that a send would only be told to wait."""
@@ -102,14 +117,19 @@ class UpProcess:
                 raise NotReady(f"not serving after {self._config.ready_seconds_max:g} s: {missing}")
             await asyncio.sleep(0.005)
 
-    async def _supervise(self, server: EmbeddedServer) -> None:
-        """Until told to stop; a private store that ended by itself is started again, as another incarnation."""
-        while not self._stop.is_set():
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stop.wait(), STORE_LOOK_SECONDS)
-            if not self._stop.is_set() and server.valkey.exit_code() is not None:
+    async def _watch(self, server: EmbeddedServer) -> None:
+        """A private store that ended by itself is started again, as another incarnation; while draining too, as what is
+        in flight can't be finished without one."""
+        while self._died is None:
+            # Looked at here, on the loop: /readyz is asked on another thread and must not walk a machine's state.
+            self._missing = server.not_serving()
+            if server.valkey.exit_code() is not None:
                 self._sink.line("error", "up", "store ended", {"status": server.valkey.exit_code()})
-                server.valkey = PrivateValkey.start(self._directory, fsync=self._config.fsync)
+                try:
+                    server.valkey = PrivateValkey.start(self._directory, fsync=self._config.fsync)
+                except (OSError, NoServerBinary, PrivateValkeyFailed, StaleServerRemains) as error:
+                    self._observer.died("store", error)
+            await asyncio.sleep(STORE_LOOK_SECONDS)
 
     def _say_ready(self, tcp: str, metrics: str) -> None:
         ready = {"ready": True, "tcp": tcp, "metrics": metrics, "pid": os.getpid()}
@@ -123,7 +143,12 @@ class UpProcess:
     def _operator_endpoint(self, server: EmbeddedServer) -> OperatorEndpoint:
         def state() -> dict[str, object]:
             told = [f"{check}: {detail}" for check, detail in self._observer.violations[:10]]
-            return {"violations": told, "serving": self._ready, "draining": self._draining}
+            return {
+                "violations": told,
+                "serving": self._ready and not self._missing,
+                "missing": self._missing,
+                "draining": self._draining,
+            }
 
         def audit() -> dict[str, object]:
             asked = asyncio.run_coroutine_threadsafe(server.audit(), self._loop)
@@ -135,7 +160,10 @@ class UpProcess:
             port,
             self._observer,
             health=lambda: (self._observer.healthy, state()),
-            ready=lambda: (self._ready and self._observer.healthy, state()),
+            ready=lambda: (
+                self._ready and not self._missing and self._observer.healthy,
+                state(),
+            ),
             live=lambda: (self._died is None, {}),
             actions={"/audit": audit},
         )
@@ -166,6 +194,7 @@ def run_up(config: UpConfig) -> int:
         async def main() -> int:
             return await UpProcess(config, directory).run()
 
+        sys.setswitchinterval(THREAD_SWITCH_SECONDS)
         return uvloop.run(main())
 
 
@@ -177,23 +206,29 @@ def audit_stopped(data: Path) -> AuditReport:
         sink = LogSink(asyncio.get_running_loop(), STDERR, as_json=False)
         observer = ProcessObserver(sink, lambda *_: None, stages=False)
         server = EmbeddedServer(directory, stored.parameters(), observer)
-        valkey, store = await open_store(directory, stored.fsync, lambda _: None)
-        await server.start_parts(valkey, store)
-        server.start_auditor()
         try:
+            await server.start_parts(
+                *await open_store(directory, stored.fsync, server.store_was_reset)
+            )
+            server.start_auditor()
             return await server.audit()
         finally:
             await server.close()
+            sink.close()
 
     with DataDirectory(data) as directory:
         return uvloop.run(main(directory))
 
 
 def stored_config(directory: DataDirectory) -> UpConfig:
-    """The shared numbers as the first start wrote them."""
+    """The shared numbers as the first start wrote them. Raises DataDirectoryDamaged where it did not get so far."""
     from qim.adapters.embedded.sqlite_registry import shared_numbers
 
     numbers = shared_numbers(directory.registry_database)
+    if not numbers:
+        raise DataDirectoryDamaged(
+            f"{directory.registry_database}: no server has written its numbers there yet"
+        )
     return UpConfig(
         data=directory.root,
         shard_count=int(numbers["shard_count"]),

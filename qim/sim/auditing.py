@@ -20,17 +20,18 @@ def audited(scene: "Scene") -> AuditReport | None:
     def finished(host: Host, effect: AuditFinished) -> None:
         heard.append(effect.report)
 
-    node = scene.make_node("auditor-1", "auditor")
+    number = 1 + sum(1 for node in scene.nodes.values() if node.role == "auditor")
+    node = scene.make_node(f"auditor-{number}", "auditor")
     config = AuditConfig(
         shard_count=scene.plan.topology.shards,
         outbox_partition_count=scene.plan.topology.outbox_partitions,
     )
     host = Host(
         node,
-        "auditor-1/auditor",
+        f"{node.name}/auditor",
         Auditor(config, choose=node.choose()),
         {**scene.routes, AuditFinished: finished},
-        identity=choose(scene.plan.seed, "process", ("auditor-1", 0, "auditor")),
+        identity=choose(scene.plan.seed, "process", (node.name, 0, "auditor")),
         observe=scene.observe,
     )
     node.start([host])

@@ -29,13 +29,13 @@ from qim.core.session import SessionConfig, SessionProjection
 from qim.core.writer import Writer, WriterConfig
 from qim.sim.choice import choose
 from qim.sim.node import Host, HostedMachine, Node, Route, lease_bus, route_local
+from qim.sim.secret import SECRET
 
 if TYPE_CHECKING:
     from qim.sim.localstore import Device
     from qim.sim.plan import Plan
     from qim.sim.scene import Scene
 
-SECRET: Final = b"one secret of a simulated cluster"
 TENANT: Final = "default"
 FOREVER: Final = 1 << 60
 

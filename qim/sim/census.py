@@ -29,6 +29,8 @@ SOMETIMES: Final = (
     # processes
     *(f"crashed.{role}" for role in ("writer", "fanout", "mailbox", "gateway", "client")),
     "process.resumed",
+    "process.lost",
+    "process.stopped_for_ever",
     "drain.done",
     "lease_check_refused",
     "writer.usurped",
@@ -69,7 +71,9 @@ SOMETIMES: Final = (
     "socket.reset",
     "socket.split",
     # clients
-    "client.cursor_damaged",
+    "client.cursor_tampered",
+    "client.cursor_ancient",
+    "client.cursor_future",
     "client.garbage",
     "client.twin",
     "said.client_rebuilds",

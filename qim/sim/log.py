@@ -7,7 +7,9 @@ outbox's barrier and the dispatch log's claims are for. Appends of one partition
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from qim.core.contract.entities import MessageKind
 from qim.core.contract.hashing import H
+from qim.core.contract.logvalue import Outboxed, read_outbox
 from qim.core.ports.completion import Failed, FailReason, Unknown
 from qim.core.ports.log import (
     Append,
@@ -276,7 +278,8 @@ class Log:
             if len(record.value) > RECORD_BYTES_MAX:
                 return AppendRefused(op=effect.op, index=index, why="record too large")
         if fate == "refused":
-            records = [i for i, record in enumerate(effect.records) if record.key]
+            # A membership record is checked before it is reserved: a log that refuses one is a stop (pipeline.md §1.5).
+            records = [i for i, record in enumerate(effect.records) if _is_message(record)]
             if records:
                 return AppendRefused(op=effect.op, index=records[0], why="invalid record")
         return None
@@ -435,3 +438,8 @@ class Log:
 
     def _count(self, name: str) -> None:
         self.counts[name] = self.counts.get(name, 0) + 1
+
+
+def _is_message(record: LogRecord) -> bool:
+    entry = read_outbox(record.value)
+    return isinstance(entry, Outboxed) and entry.record.kind != MessageKind.CONTROL

@@ -214,7 +214,7 @@ class Scene:
         self._begin_client(twin, device, self._gateway_of[name])
         return twin
 
-    def remove_twin(self, name: str) -> None:
+    def lose(self, name: str) -> None:
         """It is gone for good."""
         self._gone[name] = True
         node = self.nodes[name]
@@ -269,6 +269,13 @@ class Scene:
             node.crash()
             return
         self._doom(node, salt, at_effect, pauses=False)
+
+    def kill_now(self, name: str, down_ms: int) -> None:
+        """kill -9 in this very moment."""
+        node = self.nodes[name]
+        if node.alive:
+            self._down_ms[name] = down_ms
+            node.crash()
 
     def stop(self, name: str, salt: int, at_effect: str = "") -> int:
         """SIGSTOP likewise; the generation that is stopped."""

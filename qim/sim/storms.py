@@ -307,7 +307,7 @@ def _cursor(w: Weather, i: int) -> f.Fault:
     return f.CursorDamaged(
         at_ms=w.when("cursor", i),
         node=w.draw.pick(w.clients, "cursor_node", i),
-        ancient=w.draw.chance(40, "ancient", i),
+        how=w.draw.pick(("tampered", "ancient", "future"), "how", i),
     )
 
 
@@ -329,6 +329,23 @@ def _user_acts(w: Weather, i: int) -> f.Fault:
     times = w.draw.number(2, 30, "acts", i)
     node = w.draw.pick(w.clients, "acts_node", i)
     return f.UserActs(at_ms=w.when("acts", i), node=node, times=times)
+
+
+def _lost(w: Weather) -> list[f.Fault]:
+    """The world heals without one of its processes; never without the last of a role."""
+    topology = w.topology
+    counts = (
+        ("writer", topology.writers),
+        ("fanout", topology.fanouts),
+        ("mailbox", topology.mailboxes),
+        ("gateway", topology.gateways),
+    )
+    many = [(role, count) for role, count in counts if count > 1]
+    if not many:
+        return []
+    role, count = w.draw.pick(many, "lost_role")
+    node = f"{role}-{w.draw.number(1, count, 'lost_node')}"
+    return [f.Lost(at_ms=w.when("lost", 0), node=node, stopped=w.draw.chance(40, "lost_stopped"))]
 
 
 def contest(w: Weather, i: int) -> list[f.Fault]:
@@ -416,6 +433,8 @@ def storm(draw: Draw, topology: Topology, devices: tuple[DevicePlan, ...], span_
     if draw.profile in ("swarm", "zombie") and draw.chance(20, "contested"):
         for index in range(draw.number(1, 3, "contests")):
             made.extend(contest(weather, index))
+    if draw.profile != "calm" and draw.chance(15, "loses"):
+        made.extend(_lost(weather))
     made.sort(key=lambda fault: fault.at_ms)
     over = max((max(fault.at_ms, fault.until_ms) for fault in made), default=0)
     return tuple(made), over + SETTLE_MS if made else 0

@@ -38,7 +38,12 @@ class Strangers:
         self.node = node
         self._conns = 0
         self.host = Host(
-            node, f"{node.name}/stranger", _Deaf(), {}, identity=choose(0, node.name, ())
+            node,
+            f"{node.name}/stranger",
+            _Deaf(),
+            {},
+            identity=choose(0, node.name, ()),
+            observe=scene.observe,
         )
         node.start([self.host])
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 AGAIN_MS: Final = 100
 CREATE: Final = 1
+_ALL_BYTES: Final = bytes(range(256))
 
 
 def client_message_id(number: int) -> bytes:
@@ -46,7 +47,8 @@ def client_message_id(number: int) -> bytes:
 
 def body_of(number: int, size: int) -> bytes:
     """A body that tells its operation; at least 8 bytes, all byte values occur."""
-    return number.to_bytes(8, "big") + bytes((number + i) & 0xFF for i in range(max(0, size - 8)))
+    filler = _ALL_BYTES[number % 256 :] + _ALL_BYTES * (size // 256 + 1)
+    return number.to_bytes(8, "big") + filler[: max(0, size - 8)]
 
 
 class Workload:

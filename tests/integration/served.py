@@ -84,6 +84,10 @@ class Served(UpProcess):
         pages = Path(f"/proc/{self.pid}/statm").read_text().split()[1]
         return int(pages) * 4096
 
+    def open_files(self) -> int:
+        """File descriptors of the server process."""
+        return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
+
     def store_connection(self) -> BlockingConnection:
         """A connection of our own to the private store."""
         record = read_record(self.data / "store")

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -30,7 +31,7 @@ def own(tmp_path: Path) -> Iterator[Served]:
 
 
 def refused_start(*options: str) -> str:
-    """What a start says that must be refused with status 2: one line, no traceback."""
+    """What a start says that must be refused with status 2, without a traceback."""
     done = subprocess.run(
         [sys.executable, "-m", "qim", "up", "--metrics", "127.0.0.1:0", *options],
         capture_output=True,
@@ -41,7 +42,7 @@ def refused_start(*options: str) -> str:
     assert done.returncode == 2, done
     assert done.stdout == ""
     assert "Traceback" not in done.stderr, done.stderr
-    return done.stderr.strip().splitlines()[-1]
+    return done.stderr
 
 
 def test_a_second_server_on_the_same_data_is_refused(served: Served) -> None:
@@ -155,6 +156,54 @@ def test_draining_finishes_what_is_in_flight_and_says_goodbye(own: Served) -> No
     own.start()
     asyncio.run(after(acked))
     own.end()
+
+
+def test_a_store_that_dies_while_draining(own: Served) -> None:
+    """What is in flight can't be finished without it: it is started once more, and all is acked, exit 0."""
+
+    async def main() -> None:
+        async with await RawClient.log_in(own.target, 1) as client:
+            sent = [client.say(message(CANARY, peer_user_id=2)) for _ in range(50)]
+            await client.answer(sent[0])
+            os.kill(own.store_pid, signal.SIGKILL)
+            assert own.process is not None
+            own.process.terminate()
+            answers = {one.request: one.frame for one in await client.rest()}
+            assert set(answers) >= set(sent[1:])
+            assert await asyncio.to_thread(own.ended) == 0
+
+    own.start()
+    asyncio.run(main())
+    own.judge()
+
+
+def test_a_store_that_cannot_be_started_again_ends_the_server(own: Served) -> None:
+    """Damaged files: it says so and exits 1, a start on them is refused; without them all comes back from the logs."""
+
+    async def talk() -> bytes:
+        async with await RawClient.log_in(own.target, 1) as client:
+            return (await client.send(CANARY, peer_user_id=2)).message_id
+
+    async def there(message_id: bytes) -> None:
+        async with await RawClient.log_in(own.target, 2) as reader:
+            await reader.pull_until(message_id)
+
+    own.start()
+    message_id = asyncio.run(talk())
+    os.kill(own.pid, signal.SIGSTOP)  # it must not start the store before its file is damaged
+    os.kill(own.store_pid, signal.SIGKILL)
+    (tail,) = (own.data / "store" / "appendonlydir").glob("*.incr.aof")
+    tail.write_bytes(b"not what a store writes\r\n" * 100 + tail.read_bytes())
+    os.kill(own.pid, signal.SIGCONT)
+    assert own.ended() == 1
+    (death,) = [one for one in own.log_records() if one["event"] == "machine died"]
+    assert "store" in death["service"]
+    said = refused_start("--data", str(own.data), "--tcp", "127.0.0.1:0")
+    assert "store process ended" in said, said
+    shutil.rmtree(own.data / "store")
+    own.start()
+    asyncio.run(there(message_id))
+    assert own.stop() == 0
 
 
 def test_stopped_and_started_under_load(own: Served, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from tests.integration.served import CANARY, Served, eventually, streams_open
 
 USER = 301
 FLAPS = 200
+CONNECTS = 1_000
 
 
 def run(case: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -177,12 +178,20 @@ def test_silence_before_auth_ends_after_ten_seconds(served: Served) -> None:
 
 def test_half_closed_and_vanished_peers_are_let_go(served: Served) -> None:
     async def main() -> None:
-        for number in range(60):
+        files, resident = served.open_files(), served.resident_bytes()
+        for number in range(CONNECTS):
             client = await RawClient.log_in(served.target, USER, device=b"%d" % (number % 7))
             if number % 2:
                 client.cut()
+            elif number % 3:
+                client.finish()
+                await client.rest()
+                await client.close()
             else:
                 await client.close()
         await streams_open(served, 0)
+        await no_presence(served)
+        assert served.open_files() == files
+        assert served.resident_bytes() - resident < 16 << 20
 
     run(main)

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import random
+import resource
 import shutil
 import signal
 from collections.abc import Iterator
@@ -97,6 +98,70 @@ def test_the_store_emptied_under_load(own: Served, tmp_path: Path) -> None:
 
     asyncio.run(main())
     own.end()
+
+
+def test_the_stores_tail_lost_under_load(own: Served, tmp_path: Path) -> None:
+    """It dies and its file ends earlier than what it had answered, as after a machine's crash; five times."""
+
+    async def main() -> None:
+        load = Load(own, tmp_path)
+        dice = random.Random(20261129)
+        async with load.running():
+            for kept in (0.5, 0.99, 0.0, 0.9, 1.0):
+                await load.acks(30)
+                await asyncio.sleep(dice.uniform(0.0, 0.1))  # any moment of its work
+                os.kill(
+                    own.pid, signal.SIGSTOP
+                )  # it must not start the store before the file is cut
+                os.kill(own.store_pid, signal.SIGKILL)
+                (tail,) = (own.data / "store" / "appendonlydir").glob("*.incr.aof")
+                os.truncate(tail, int(tail.stat().st_size * kept))
+                os.kill(own.pid, signal.SIGCONT)
+                await load.acks(30)
+        await load.check()
+
+    asyncio.run(main())
+    own.end()
+
+
+def test_answers_of_the_store_lost_under_load(own: Served, tmp_path: Path) -> None:
+    """Its connections cut while answers are on their way: done or not, nobody knows, and it is settled by retry."""
+
+    async def main() -> None:
+        load = Load(own, tmp_path)
+        async with load.running():
+            for _ in range(20):
+                with own.store_connection() as store:
+                    store.ask(b"CLIENT", b"KILL", b"TYPE", b"normal", b"SKIPME", b"yes")
+                await load.acks(5)
+        await load.check()
+
+    asyncio.run(main())
+    own.end()
+
+
+def no_room_beyond(server: Served, size: int) -> None:
+    """No file of the server may grow beyond ``size`` bytes, as on a full disk."""
+    resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
+def test_a_full_disk_is_told_by_readyz_and_loses_nothing(own: Served, tmp_path: Path) -> None:
+    async def main() -> None:
+        load = Load(own, tmp_path)
+        async with load.running():
+            await load.acks(30)
+            no_room_beyond(own, 100_000)
+            await eventually(lambda: own.get("/readyz")[0] == 503)
+            assert "writer shards" in own.get("/readyz")[1]
+            assert own.get("/livez")[0] == 200
+            assert own.get("/healthz")[0] == 200, "no rule is broken by a full disk"
+            no_room_beyond(own, resource.RLIM_INFINITY)
+            await eventually(lambda: own.get("/readyz")[0] == 200)
+            await load.acks(30)
+        await load.check()
+
+    asyncio.run(main())
+    assert own.stop() == 0
 
 
 # ---------------------------------------------------------------- while stopped

@@ -69,6 +69,7 @@ def test_what_must_be_detected_is_and_nothing_is_skipped_in_silence(name: str, k
     faults = DETECTED[name]
     plan = replace(generate(2, "calm", messages=20), faults=faults, heal_ms=9_000, end_ms=30_000)
     fired = {check for check, _ in run(plan, kit).identities()}
+    assert "audit_blind" not in fired, "the audit must name a loss"
     assert faults[-1].expected() in fired
     # What was lost stays lost and is told; no safety rule is broken on the way.
     assert fired <= {faults[-1].expected()} | LOSS | AUDIT

@@ -8,7 +8,6 @@ A failure prints the one line that reproduces it.
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -27,12 +26,6 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="session")
 def kit() -> Kit:
     return Kit()
-
-
-@pytest.fixture(scope="session")
-def seed_base(request: pytest.FixtureRequest) -> int:
-    base: int | None = request.config.getoption("--seed-base")
-    return base if base is not None else time.time_ns() // 1_000_000 % 10**8 * 1_000
 
 
 def told(report: Report) -> str:

@@ -16,7 +16,8 @@ from typing import Final, assert_never
 
 from msgspec import Struct
 
-from qim.adapters.embedded.database_thread import DatabaseThread, mishap
+from qim.adapters.embedded.data_directory import DataDirectoryDamaged
+from qim.adapters.embedded.database_thread import DatabaseThread, mishap, open_database
 from qim.core.ports.completion import Completion, Failed, FailReason
 from qim.core.ports.registry import (
     Acquire,
@@ -257,12 +258,14 @@ class SqliteRegistry:
 
 
 def shared_numbers(path: Path) -> dict[str, str]:
-    """What the first start wrote; empty where there was none."""
+    """What the first start wrote; empty where there was none. Raises DataDirectoryDamaged."""
     if not path.exists():
         return {}
-    connection = sqlite3.connect(path)
+    connection = open_database(path, _SCHEMA)
     try:
         return dict(connection.execute("SELECT name, value FROM shared").fetchall())
+    except sqlite3.Error as error:
+        raise DataDirectoryDamaged(f"{path}: {error}") from error
     finally:
         connection.close()
 

@@ -5,7 +5,8 @@ A scrape must answer while the event loop is busy or stuck, so it doesn't run on
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from socketserver import ThreadingMixIn
+from socket import AF_INET6
+from socketserver import TCPServer, ThreadingMixIn
 from threading import Thread
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
@@ -15,6 +16,7 @@ from prometheus_client.exposition import make_wsgi_app
 from prometheus_client.registry import Collector
 
 REQUEST_TIMEOUT_SECONDS = 10
+STOP_LOOK_SECONDS = 0.05
 
 Report = Callable[[], tuple[bool, dict[str, object]]]
 Action = Callable[[], dict[str, object]]
@@ -23,6 +25,17 @@ Action = Callable[[], dict[str, object]]
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
     request_queue_size = 64
+
+    def server_bind(self) -> None:
+        """As the base does, but without asking a name service for our own name: a start must not wait for that."""
+        TCPServer.server_bind(self)
+        host, port = self.server_address[:2]
+        self.server_name, self.server_port = str(host), int(port)
+        self.setup_environ()
+
+
+class _Server6(_Server):
+    address_family = AF_INET6
 
 
 class _Handler(WSGIRequestHandler):
@@ -51,23 +64,25 @@ class OperatorEndpoint:
         self._metrics = make_wsgi_app(registry)
         self._actions = dict(actions)
         self._reports = {"/healthz": health, "/readyz": ready, "/livez": live}
-        self._server = make_server(
-            host, port, self._app, server_class=_Server, handler_class=_Handler
-        )
-        self._thread = Thread(target=self._server.serve_forever, name="qim-operator", daemon=True)
+        kind = _Server6 if ":" in host else _Server
+        self._server = make_server(host, port, self._app, server_class=kind, handler_class=_Handler)
+        self._thread = Thread(target=self._serve, name="qim-operator", daemon=True)
         self._thread.start()
 
     @property
     def address(self) -> str:
-        """host:port as bound."""
+        """host:port as bound, an IPv6 host in brackets."""
         host, port = self._server.server_address[:2]
-        return f"{host!s}:{port}"
+        return f"[{host!s}]:{port}" if ":" in str(host) else f"{host!s}:{port}"
 
     def stop(self) -> None:
         """Stop serving."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(timeout=5)
+
+    def _serve(self) -> None:
+        self._server.serve_forever(poll_interval=STOP_LOOK_SECONDS)
 
     def _app(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "/")
@@ -91,12 +106,19 @@ class OperatorEndpoint:
         self, action: Action, environ: dict[str, Any], start_response: Callable[..., Any]
     ) -> Iterable[bytes]:
         if environ.get("REQUEST_METHOD") != "POST":
-            start_response("405 Method Not Allowed", [("Allow", "POST"), ("Content-Type", "text/plain")])
+            start_response(
+                "405 Method Not Allowed", [("Allow", "POST"), ("Content-Type", "text/plain")]
+            )
             return [b"use POST\n"]
         try:
             answer = action()
         except TimeoutError as error:
             start_response("504 Gateway Timeout", [("Content-Type", "application/json")])
             return [json.dumps({"error": str(error)}).encode() + b"\n"]
+        except (
+            Exception
+        ) as error:  # a server that is stopping can't do it; the operator wants to know why
+            start_response("503 Service Unavailable", [("Content-Type", "application/json")])
+            return [json.dumps({"error": repr(error)}).encode() + b"\n"]
         start_response("200 OK", [("Content-Type", "application/json")])
         return [json.dumps(answer).encode() + b"\n"]

@@ -58,6 +58,7 @@ class Cuts:
                 self._phase = _Phase.LOOKED
             case _:
                 if not self._behind() or self._looks >= self._config.attempts_max:
+                    self._tell_what_retention_took()
                     return False
                 self._look(now + self._config.retry_ms)
         return True
@@ -97,6 +98,13 @@ class Cuts:
             self._reads.ask_at(at, request, CheckpointOf(cut.number))
         for number in range(len(self._run.shards)):
             self._reads.ask_at(at, ReadShardState(op=0, shard=number), StateOf(number))
+
+    def _tell_what_retention_took(self) -> None:
+        """A log that begins above a checkpoint has lost records nobody dispatched: coverage must not begin in silence."""
+        for cut in self._run.partitions:
+            if 0 <= cut.checkpoint < cut.start:
+                what, why = f"outbox {cut.number}", "retention took them before fanout had passed"
+                self._run.left_out(what, why, cut.checkpoint, cut.start)
 
     def _behind(self) -> bool:
         return any(

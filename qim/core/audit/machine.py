@@ -37,6 +37,8 @@ from qim.core.ports.local import DrainRequested, Started
 from qim.core.ports.observe import Count, Gauge, Violation
 
 RUNS_WAITING_MAX = 16
+ADVANCES_MAX = 4
+"""Of a walk in one step: the auditor shares its loop with machines whose messages wait."""
 
 
 class AuditStage(IntEnum):
@@ -65,6 +67,7 @@ class Auditor:
         self._evidence: Evidence | None = None
         self._walk: Cuts | OutboxWalk | DispatchWalk | FactWalk | None = None
         self._resets = 0
+        self._due: Ms | None = None
         self.stage = AuditStage.IDLE
 
     def idle(self) -> bool:
@@ -72,8 +75,8 @@ class Auditor:
         return self._evidence is None and not self._tickets
 
     def deadline(self) -> Ms | None:
-        """Read time-outs, retries, and the pause between looks at progress."""
-        return self._reads.deadline()
+        """Read time-outs, retries, the pause between looks at progress; at once where a step left work to do."""
+        return self._due if self._due is not None else self._reads.deadline()
 
     def check(self) -> None:
         """Own invariants."""
@@ -159,8 +162,11 @@ class Auditor:
     # ------------------------------------------------------------ stages
 
     def _advance(self, now: Ms, effects: list[AuditEffect]) -> None:
-        """Go on while nothing is awaited; a bounded number of stages a step follows from bounded windows."""
-        while self._reads.settled:
+        """Go on while nothing is awaited, a bounded way a step."""
+        self._due = None
+        for _ in range(ADVANCES_MAX):
+            if not self._reads.settled:
+                return
             if self._evidence is None or self._walk is None:
                 if not self._tickets:
                     return
@@ -168,6 +174,8 @@ class Auditor:
                 self._begin(self._tickets.pop(0), now)
             elif not self._walk.advance(now):
                 self._next_stage(self._evidence, effects)
+        if self._reads.settled and not self.idle():
+            self._due = now
 
     def _begin(self, ticket: int, at: Ms) -> None:
         self._evidence = Evidence(AuditRun(ticket, self._config), self._config, self._reads)

@@ -32,6 +32,7 @@ class Window(Struct, kw_only=True):
     """Evidence about offsets [low, high) of one partition; receipts were read below ``receipts_to``.
 
     ``receipts``: None where the row can't be decoded. ``needed``: the greatest dispatch offset named, by shard.
+    ``judged`` items are done, ``records`` effective ones since ``covered_from``.
     """
 
     cut: PartitionCut
@@ -46,29 +47,37 @@ class Window(Struct, kw_only=True):
     progress: dict[tuple[int, bytes], Progress] = {}
     needed: dict[int, int] = {}
     looks: int = 0
+    judged: int = 0
+    covered_from: int = 0
+    records: int = 0
 
 
 class _Unjudged(Exception):
     """Evidence is missing, for this reason: neither whole nor an orphan."""
 
 
-def judge(window: Window, evidence: Evidence) -> None:
-    """Every item of the window, and the coverage of all its offsets."""
+def judge(window: Window, evidence: Evidence) -> bool:
+    """The next items of the window, as many as fit into one step; True when all are judged and covered."""
     cut = window.cut
-    covered_from, records = window.low, 0
-    for item in window.items:
+    recipients = 0
+    for item in window.items[window.judged :]:
+        if recipients > evidence.config.judged_recipients_max:
+            return False
+        recipients += sum(len(users) for users in (item.targets or {}).values())
+        window.judged += 1
         try:
             _Judgement(window, evidence, item).judge()
         except _Unjudged as reason:
             what = f"outbox {cut.number}"
             evidence.run.left_out(what, str(reason), item.offset, item.offset + 1)
-            cut.cover(covered_from, item.offset, records)
-            covered_from, records = item.offset + 1, 0
+            cut.cover(window.covered_from, item.offset, window.records)
+            window.covered_from, window.records = item.offset + 1, 0
             continue
         if item.entry is not None:
             evidence.run.records += 1
-            records += 1
-    cut.cover(covered_from, window.high, records)
+            window.records += 1
+    cut.cover(window.covered_from, window.high, window.records)
+    return True
 
 
 class _Judgement:

@@ -59,8 +59,8 @@ class OutboxWalk:
                     self._evidence.mailboxes.want(self._recipients(window))
                     self._phase = _Phase.MAILBOXES
             case _:
-                judge(window, self._evidence)
-                self._window = None
+                if judge(window, self._evidence):
+                    self._window = None
         return True
 
     def take(self, purpose: Purpose, reply: Any) -> None:
@@ -90,7 +90,7 @@ class OutboxWalk:
                 evidence.run.left_out(f"outbox {cut.number}", why)
             elif cut.walked_to < cut.end:
                 low = cut.walked_to
-                self._window = Window(cut=cut, low=low, high=low, receipts_to=low)
+                self._window = Window(cut=cut, low=low, high=low, receipts_to=low, covered_from=low)
                 self._phase = _Phase.RECORDS
                 request = evidence.window(Topic.OUTBOX, cut.number, low, cut.end)
                 evidence.reads.ask(request, RecordsFrom(Topic.OUTBOX, cut.number, low))

@@ -32,13 +32,15 @@ from qim.core.ports.store_message import (
 class AuditConfig(Struct, frozen=True, kw_only=True):
     """Bounds of one run. ``advance_coverage`` False leaves the facts alone (a second look at the same data).
 
+    ``judged_recipients_max``: recipients looked at before other machines of the process get their turn.
     ``attempts_max``: of a read, and of looks at consumers that are behind. ``resets_max``: how often a run begins anew
     because the store became another incarnation under it.
     """
 
     shard_count: int
     outbox_partition_count: int
-    window_records_max: int = 256
+    window_records_max: int = 128
+    judged_recipients_max: int = 2_000
     fetch_bytes_max: int = 1024 * 1024
     lookup_gap_max: int = 128
     reads_inflight_max: int = 32

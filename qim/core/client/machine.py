@@ -91,7 +91,7 @@ class Client:
             self._parts.pulling.deadline(),
             self._parts.sessions.deadline(),
         )
-        return min((at for at in candidates if at is not None), default=None)
+        return min([at for at in candidates if at is not None], default=None)
 
     def check(self) -> None:
         """Bounds and counts of every part; nothing waits on a stream that is gone."""

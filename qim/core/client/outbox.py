@@ -182,6 +182,9 @@ class Outbox:
 
     def check(self) -> None:
         """Lanes hold exactly the rows that are not settling, in order."""
+        if not self.rows:
+            assert not (self._lanes or self.inflight or self.cooling), "no row, and yet"
+            return
         listed = 0
         for conversation_id, lane in self._lanes.items():
             assert lane, "an empty lane"

@@ -21,6 +21,7 @@ from qim.core.ports.local_store import LocalMessage, SaveBatch, SavePush
 from qim.core.ports.observe import StageReached, Violation
 
 _TRACES_MAX: Final = 4
+_PULL: Final = WaitKind.PULL
 
 
 class Pulling:
@@ -231,8 +232,10 @@ class Pulling:
 
     def check(self) -> None:
         """One pull at most, and its wait stands exactly while it is out."""
-        waits = [w for w in self._context.waits.values() if w.kind is WaitKind.PULL]
-        assert len(waits) == self._asked
+        pulls = 0
+        for wait in self._context.waits.values():
+            pulls += wait.kind is _PULL
+        assert pulls == self._asked
         assert not (self._asked and self._saving), "a pull beside an unsaved batch"
         assert 0 <= self._pushes_saving <= self._context.config.pushes_unsaved_max
 

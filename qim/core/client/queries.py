@@ -164,7 +164,10 @@ class Queries:
     def check(self) -> None:
         """Bounds and counts."""
         kinds = tuple(_KINDS.values())
-        assert sum(w.kind in kinds for w in self._context.waits.values()) == self._inflight
+        inflight = 0
+        for wait in self._context.waits.values():
+            inflight += wait.kind in kinds
+        assert inflight == self._inflight
         assert len(self._queue) <= self._context.config.queries_max
 
     def _frame(self, query: Query) -> PullHistory | Members | ReadBy:

@@ -130,7 +130,8 @@ class Sending:
 
     def deadline(self) -> Ms | None:
         """The end of the shortest pause."""
-        return min((entry.due for entry in self._outbox.cooling.values()), default=None)
+        cooling = self._outbox.cooling
+        return min([entry.due for entry in cooling.values()]) if cooling else None
 
     def dated(self, saving: NotAfterSaving, *, done: bool) -> None:
         """not_after is on disk: the rows may go out now, if their connection still stands."""

@@ -63,6 +63,7 @@ from qim.core.ports.store_mailbox import PresenceEntered, PresenceLeft, Presence
 
 _GAUGE_EVERY_MS = 1000
 _TIMERS_STALE_MAX = 1_024
+_ENTERING = ConnectionState.ENTERING
 
 
 class ConnectionNode:
@@ -120,7 +121,7 @@ class ConnectionNode:
             self._authentication.deadline(),
             self._context.draining_until,
         )
-        return min((at for at in candidates if at is not None), default=None)
+        return min([at for at in candidates if at is not None], default=None)
 
     def check(self) -> None:
         """Bounds and counts; no connection is live without an actor and a session_epoch."""
@@ -130,14 +131,14 @@ class ConnectionNode:
         assert not context.effects, "effects left behind"
         assert len(context.connections) <= context.config.connections_max
         assert len(self._timers) <= 2 * len(context.connections) + _TIMERS_STALE_MAX
+        requests_max = context.config.connection_requests_max
+        batches_max = context.parameters.outbound_batches_max
         for conn, connection in context.connections.items():
             assert conn == connection.conn
-            assert not connection.is_live() or (connection.actor and connection.session_epoch)
-            assert (connection.entering is not None) == (
-                connection.state is ConnectionState.ENTERING
-            )
-            assert 0 <= connection.inflight <= context.config.connection_requests_max
-            assert connection.inflight_batches <= context.parameters.outbound_batches_max
+            assert (connection.actor and connection.session_epoch) or not connection.is_live()
+            assert (connection.entering is not None) == (connection.state is _ENTERING)
+            assert 0 <= connection.inflight <= requests_max
+            assert connection.inflight_batches <= batches_max
 
     def idle(self) -> bool:
         """Nothing in flight: no connection, no request, no op."""

@@ -150,12 +150,13 @@ def joined_entry(entry: UserMailboxEntry, body: Body) -> PulledEntry:
 class BodyCache:
     """Found bodies, the longest unused dropped first, bounded by ``bytes_max``."""
 
-    __slots__ = ("_bytes", "_bytes_max", "_kept")
+    __slots__ = ("_bytes", "_bytes_max", "_changed", "_kept")
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._bytes = 0
         self._kept: dict[bytes, Body] = {}
+        self._changed = False
 
     def find(self, message_id: bytes) -> Body | None:
         """The kept body, made the last to be dropped."""
@@ -167,6 +168,7 @@ class BodyCache:
     def keep(self, message_id: bytes, body: Body) -> None:
         """Keep a body that was really found."""
         assert body.body is not None, "a miss is never cached"
+        self._changed = True
         old = self._kept.pop(message_id, None)
         self._bytes += body.size() - (old.size() if old is not None else 0)
         self._kept[message_id] = body
@@ -178,10 +180,14 @@ class BodyCache:
         """It came from another incarnation."""
         self._kept.clear()
         self._bytes = 0
+        self._changed = True
 
     def check(self) -> None:
-        """The bytes are counted and bounded."""
-        assert self._bytes == sum(body.size() for body in self._kept.values()) <= self._bytes_max
+        """The bytes are counted and bounded; counted again only after a change, since a cache holds many."""
+        if self._changed:
+            self._changed = False
+            assert self._bytes == sum([body.size() for body in self._kept.values()])
+            assert self._bytes <= self._bytes_max
 
 
 def name_of(entry: UserMailboxEntry) -> tuple[bytes, int, bytes]:

@@ -9,7 +9,7 @@ projection knows (its writer has appended it and is about to mark it) is asked f
 
 Hidden conversations (flag ARCHIVED) are listed with their flags: hiding is the client's, so that it may show one again when
 a message comes. badge = the sum of unread (200 where it is not exact) over all conversations that are not muted, hidden ones
-included, at most 2^32 - 1. "Muted until" stands in the state's value, which the server doesn't read: the flag decides.
+included, at most 2^32 - 1. Of a state's value only mute_until is read, as of the freezing (contract/user_state.py).
 """
 
 from msgspec import Struct
@@ -18,7 +18,6 @@ from qim.core.contract import routing
 from qim.core.contract.entities import EMPTY_ID, decode_stored_record
 from qim.core.contract.errors import ErrorCode
 from qim.core.contract.hashing import H
-from qim.core.contract.kinds import StateFlag
 from qim.core.contract.rpc import (
     AskSessionList,
     AskSummaries,
@@ -29,6 +28,7 @@ from qim.core.contract.rpc import (
     SummaryAsk,
 )
 from qim.core.contract.sequences import before_first
+from qim.core.contract.user_state import is_muted
 from qim.core.machine import Ms
 from qim.core.ports.observe import Count
 from qim.core.ports.store_session import ReadSessions, SessionRecord, SessionsRead
@@ -249,7 +249,7 @@ class Listing:
             revision=_revision(shard),
             rows=tuple(rows),
             projected_through=before_first(self._config.shard_epoch, freeze.read.dispatch_offset),
-            badge=_badge(rows),
+            badge=_badge(rows, self._clock.wall),
             frozen_at=self._clock.now,
         )
         self.snapshots.freeze(freeze.owner, snapshot, kept)
@@ -338,8 +338,10 @@ def _cut(rows: tuple[SessionRow, ...], start: int, limit: int, bytes_max: int) -
     return min(start + limit, len(rows))
 
 
-def _badge(rows: list[SessionRow]) -> int:
-    counted = sum(row.unread for row in rows if not row.state_flags & StateFlag.MUTED)
+def _badge(rows: list[SessionRow], wall: int) -> int:
+    counted = sum(
+        row.unread for row in rows if not is_muted(row.state_flags, row.state_value, wall)
+    )
     return min(counted, BADGE_MAX)
 
 

@@ -107,7 +107,7 @@ class Opening:
         assert isinstance(answer, EndsRead)
         applied = shard.walk.applied
         if answer.start > applied:
-            self.restoring.begin(shard, answer.start)
+            self.restoring.behind(shard, answer.start)
         elif applied > answer.end:
             detail = f"outbox {shard.number}: store applied {applied}, log ends at {answer.end}"
             stop(self._orders, shard, "outbox_truncated", detail)

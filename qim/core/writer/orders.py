@@ -50,6 +50,7 @@ class Call(Enum):
     ROWS = "rows"
     ARCHIVE = "archive"
     TRIM = "trim"
+    BELOW = "below"
     INTENTS = "intents"
     CONVERSATIONS = "conversations"
     RESTORE = "restore"

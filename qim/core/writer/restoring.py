@@ -1,5 +1,6 @@
 """OPEN when the log begins above what the store has applied: the archive restores what it keeps (pipeline.md §1.8).
 
+one offset missing --> ReadLease   where our own last barrier stood nothing is lost: an idle shard outlives retention
 missing range --> ReadPending      an intent there may be archived already: only without any the way is safe
 nothing pending --> ReadArchivedConversations, page by page --> RestoreConversations --> ``applied`` = the log's start
 archive's position below the log's start --> stopped, the missing range named
@@ -16,6 +17,7 @@ from qim.core.ports.archive import (
     ArchivedConversationsRead,
     ReadArchivedConversations,
 )
+from qim.core.ports.registry import LeaseRead, ReadLease
 from qim.core.ports.store_history import RestoreConversations
 from qim.core.ports.store_message import PendingRead, ReadPending
 from qim.core.writer.lifecycle import stop
@@ -35,6 +37,25 @@ class Restoring:
     def __init__(self, orders: Orders, restored: Restored) -> None:
         self._orders: Final = orders
         self._restored: Final = restored
+
+    def behind(self, shard: Shard, start: int) -> None:
+        """``applied`` is below the log's start."""
+        orders, walk = self._orders, shard.walk
+        walk.log_start = start
+        if start != walk.applied + 1:
+            self.begin(shard, start)
+            return
+        request = ReadLease(op=orders.next_op(), resource=shard.resource, barriers_below=start)
+        orders.ask(Call.BELOW, shard, request)
+
+    def on_below(self, shard: Shard, pending: Pending, answer: Answer) -> None:
+        """Was the one missing offset a barrier?"""
+        assert isinstance(answer, LeaseRead)
+        if answer.barrier_offset == shard.walk.applied:
+            shard.walk.restore_more = False
+            self._restore(shard)
+        else:
+            self.begin(shard, shard.walk.log_start)
 
     def begin(self, shard: Shard, start: int) -> None:
         """[applied, start) is gone from the log."""

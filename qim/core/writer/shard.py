@@ -206,9 +206,12 @@ class Shard:
 
     def check(self) -> None:
         """Each request is in exactly one place, and the pipeline's order is the order of reservation."""
-        here = [commit for commit in self.walk_commits() if not commit.resumed]
-        assert len(here) == len(self.commits), (self.number, len(here), len(self.commits))
-        assert all(self.commits.get(commit.key) is commit for commit in here)
+        here = 0
+        for commit in self.walk_commits():
+            if not commit.resumed:
+                here += 1
+                assert self.commits.get(commit.key) is commit
+        assert here == len(self.commits), (self.number, here, len(self.commits))
         if self.stage is not SERVING:
             assert not (self.reserve_inflight or self.lookup_inflight or self.loads), self.stage
             assert not self.inspected, self.stage
@@ -220,7 +223,7 @@ class Shard:
             assert commit.conversation_seq > 0
         marked = [commit.offset for commit in (*self.mark_inflight, *self.mark_queue)]
         assert marked == sorted(marked)
-        assert all(offset >= 0 for offset in marked)
+        assert not marked or marked[0] >= 0
         self._check_order()
 
     def _check_order(self) -> None:

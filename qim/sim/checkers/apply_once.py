@@ -1,13 +1,17 @@
 """A device never applies a message twice, and a send settles once with the coordinates the log knows (pipeline.md §6)."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from qim.core.client.vocabulary import GroupSettled, MessageApplied, SendSettled
+from qim.core.contract.errors import ErrorCode
 from qim.sim.history import History
 from qim.sim.localstore import Device
 
 if TYPE_CHECKING:
     from qim.sim.scene import Scene
+
+OF_THE_MOMENT: Final = (ErrorCode.NOT_MEMBER, ErrorCode.NOT_FOUND, ErrorCode.TOO_MANY_MEMBERS)
+"""A refusal by the state of a moment leaves no trace: the network's own double of the request may be judged otherwise."""
 
 
 class ApplyOnce:
@@ -61,7 +65,10 @@ class ApplyOnce:
         committed = {
             message.record.client_message_id for message in scene.history.oracle.messages.values()
         }
+        doubled = scene.network.counts.get("network.repeat", 0) > 0
         for client_message_id, code in self.settled.items():
+            if code in OF_THE_MOMENT and doubled:
+                continue
             if code and client_message_id in committed:
                 text = (
                     f"{client_message_id.hex()} was told failed ({code}) and stands in the outbox"

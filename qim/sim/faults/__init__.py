@@ -7,8 +7,8 @@ failure.
 
 from typing import Final, get_args
 
-from qim.sim.faults.base import TOLERATED, FaultBase
 from qim.sim.faults.clients import CursorDamaged, Garbage, Twin, UserActs
+from qim.sim.faults.kind import TOLERATED, FaultBase
 from qim.sim.faults.log import LeaderChange, LogRates, LogStall, RetentionPasses, TopicRecreated
 from qim.sim.faults.network import (
     LeaseExpires,
@@ -21,6 +21,7 @@ from qim.sim.faults.network import (
 from qim.sim.faults.process import (
     ClockFreeze,
     Crash,
+    Lost,
     Pause,
     Restart,
     ScaleOut,
@@ -42,6 +43,7 @@ Fault = (
     | SlowNode
     | Restart
     | ScaleOut
+    | Lost
     | Usurper
     | WallStep
     | ClockFreeze
@@ -89,6 +91,7 @@ __all__ = [
     "LeaseExpires",
     "LogRates",
     "LogStall",
+    "Lost",
     "Messages",
     "Partition",
     "Pause",

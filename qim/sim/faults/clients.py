@@ -3,34 +3,47 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from qim.sim.faults.base import FaultBase
+from msgspec.structs import replace
+
+from qim.core.contract.cursor import decode_cursor, encode_cursor
+from qim.core.contract.errors import ProtocolError
+from qim.sim.faults.kind import FaultBase
+from qim.sim.secret import SECRET
 
 if TYPE_CHECKING:
     from qim.sim.scene import Scene
 
 USER_MS: Final = 2_000
+FUTURE_RECORDS: Final = 10_000
 
 
 class CursorDamaged(FaultBase, frozen=True, kw_only=True, gc=False, tag="cursor_damaged"):
-    """A client comes back with another cursor: tampered with, or ancient (its first one). It must rebuild and end whole."""
+    """A client comes back with another cursor and must end whole: ``how`` is tampered, ancient (none), or future.
+
+    A future cursor is rightly signed and names what the log has not got yet, as after a loss nobody was told of.
+    """
 
     node: str
-    ancient: bool = False
+    how: str = "tampered"
 
     def begin(self, scene: "Scene") -> None:
         node, device = scene.nodes[self.node], scene.devices[self.node]
-        if not node.alive:
-            return
-        scene.kill(self.node, 0, 50)
         cursor = device.cursor
-        if cursor is None:
+        if not node.alive or cursor is None:
             return
-        if self.ancient:
+        scene.kill_now(self.node, 50)
+        if self.how == "ancient":
             device.cursor = None
             device.covered_through = 0
+        elif self.how == "future":
+            try:
+                known = decode_cursor(cursor, SECRET)
+            except ProtocolError:
+                return  # it was tampered with before
+            device.cursor = encode_cursor(replace(known, seq=known.seq + FUTURE_RECORDS), SECRET)
         else:
             device.cursor = bytes((cursor[0] ^ 1, *cursor[1:]))
-        scene.count("client.cursor_damaged")
+        scene.count(f"client.cursor_{self.how}")
 
 
 class Twin(FaultBase, frozen=True, kw_only=True, gc=False, tag="twin"):
@@ -45,7 +58,7 @@ class Twin(FaultBase, frozen=True, kw_only=True, gc=False, tag="twin"):
         name = scene.add_twin(self.node)
 
         def gone() -> None:
-            scene.remove_twin(name)
+            scene.lose(name)
             scene.workload.wake(self.node)
             # A stopped process hears that it was replaced only when it runs again: the user acts once more then.
             scene.world.at(scene.plan.heal_ms + USER_MS, 0, scene.workload.wake, self.node)

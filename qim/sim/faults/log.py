@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from qim.core.contract.invariants import Invariant
 from qim.core.ports.log import Topic
-from qim.sim.faults.base import FaultBase
+from qim.sim.faults.kind import FaultBase
 
 if TYPE_CHECKING:
     from qim.sim.scene import Scene

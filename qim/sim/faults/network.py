@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from qim.core.ports.registry import Resource, Role
-from qim.sim.faults.base import FaultBase
+from qim.sim.faults.kind import FaultBase
 from qim.sim.network import Trouble
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from qim.core.ports.local import DrainRequested
 from qim.core.ports.log import Append, LogRecord, Topic
 from qim.core.ports.registry import Resource, Role
 from qim.core.ports.store_message import OpenShard, ShardOpened
-from qim.sim.faults.base import FaultBase
+from qim.sim.faults.kind import FaultBase
 
 if TYPE_CHECKING:
     from qim.sim.scene import Scene
@@ -70,6 +70,21 @@ class Restart(FaultBase, frozen=True, kw_only=True, gc=False, tag="restart"):
 
     def begin(self, scene: "Scene") -> None:
         scene.drain(self.node, self.down_ms, DrainRequested())
+
+
+class Lost(FaultBase, frozen=True, kw_only=True, gc=False, tag="lost"):
+    """A process is gone for good, or stopped for ever with its sockets open: the others of its role must do without it."""
+
+    node: str
+    stopped: bool = False
+
+    def begin(self, scene: "Scene") -> None:
+        if self.stopped:
+            scene.stop(self.node, 0)
+            scene.count("process.stopped_for_ever")
+        else:
+            scene.lose(self.node)
+            scene.count("process.lost")
 
 
 class ScaleOut(FaultBase, frozen=True, kw_only=True, gc=False, tag="scale_out"):

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from qim.sim.faults.base import FaultBase
+from qim.sim.faults.kind import FaultBase
 
 if TYPE_CHECKING:
     from qim.sim.scene import Scene

@@ -187,6 +187,40 @@ def test_a_full_file_fails_the_append_that_did_not_fit(sqlite: SqliteAsked) -> N
     assert [one.value for one in whole(asker)] == [b"a", b"b"]
 
 
+def test_a_file_somebody_else_has_locked_is_surely_not_written(sqlite: SqliteAsked) -> None:
+    asker = Asker(sqlite)
+    sqlite.log._database._connection.execute("PRAGMA busy_timeout=0")
+    other = sqlite3.connect(sqlite.path)
+    other.execute("BEGIN IMMEDIATE")
+    op = asker.start_append(b"a")
+    assert sqlite.answers(op) == [Failed(op=op, why=FailReason.OVERLOADED)]
+    other.rollback()
+    other.close()
+    assert asker.append(b"b").offsets == (0,)
+
+
+def test_a_connection_that_is_lost_writes_nothing_more(sqlite: SqliteAsked) -> None:
+    """A commit that fails and can't even be rolled back: what rode in it is open, everything later surely is not."""
+    asker = Asker(sqlite)
+    with thread_held(sqlite):
+        sqlite.log._database.submit(lambda connection: connection.close(), lambda _: None)
+        riding = asker.start_append(b"a")
+    assert sqlite.answers(riding) == [Unknown(op=riding)]
+    later = asker.start_append(b"b")
+    assert sqlite.answers(later) == [Failed(op=later, why=FailReason.OVERLOADED)]
+
+
+def test_answers_for_a_loop_that_is_gone_are_nobodys(tmp_path: Path) -> None:
+    gone = SqliteAsked(tmp_path / "gone.sqlite")
+    with thread_held(gone):
+        Asker(gone).start_append(b"a")
+        gone.loop.close()
+    thread = gone.log._database._thread
+    gone.log._database._jobs.put(None)
+    thread.join(60)
+    assert not thread.is_alive()
+
+
 # ------------------------------------------------------------ bounds and misuse
 
 

@@ -68,6 +68,21 @@ def test_short_pages_are_read_to_their_end(limit: int) -> None:
     assert ranges(clean(toy.audit())) == [(0, 0, 5, 5)]
 
 
+@pytest.mark.parametrize("recipients", [0, 1, 5, 10_000])
+def test_a_window_is_judged_in_pieces_that_leave_others_their_turn(recipients: int) -> None:
+    toy = Toy()
+    toy.group(1, (A, B, *users_in(2, 6)))
+    for _ in range(9):
+        toy.send(version=1)
+    auditor = toy.auditor(judged_recipients_max=recipients)
+    report = clean(toy.audit(auditor))
+    assert ranges(report) == [(0, 0, 9, 9)]
+    if recipients < 10_000:
+        assert toy.now > 0, "some steps ended with work left, due at once"
+    else:
+        assert toy.now == 0
+
+
 def test_explicit_recipients_are_the_audience() -> None:
     """Membership control reaches exactly whom it names, members or not."""
     toy = Toy()

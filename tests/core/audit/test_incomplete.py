@@ -574,3 +574,13 @@ def test_a_mailbox_page_may_be_the_last_although_it_is_full(toy: Toy) -> None:
 
     toy.trouble = trouble
     assert toy.audit(mailbox_page_max=1).verdict is Verdict.CLEAN
+
+
+def test_what_retention_took_before_fanout_had_passed_is_named() -> None:
+    """Found by the simulator: the log begins above the checkpoint, so nothing was left to judge and all looked CLEAN."""
+    toy = Toy()
+    log = toy.outbox(0)
+    log.base = log.start = 20
+    toy.sources[0].checkpoint = 12
+    (why,) = incomplete(toy.audit())
+    assert why == "outbox 0 offsets 12..19: retention took them before fanout had passed"

@@ -238,6 +238,38 @@ def test_retention_that_overtakes_the_walk() -> None:
     assert len(barriers) == 1, "one barrier an epoch"
 
 
+@pytest.mark.parametrize("config", [TIERED, WriterConfig(outbox_partition_count=1)])
+def test_an_idle_shard_outlives_retention(config: WriterConfig) -> None:
+    """Its last barrier went with everything before it; ``applied`` stands at that barrier, and nothing is lost."""
+    scene = Scene(config)
+    scene.send(1, 2)
+    scene.settle()
+    scene.lose()
+    scene.hold()
+    scene.settle()
+    scene.trim_log(scene.log_start + len(scene.log))
+    scene.lose()
+    scene.hold()
+    scene.settle()
+    assert not scene.violations
+    rid = scene.send(1, 2)
+    scene.settle()
+    assert scene.sent(rid).conversation_seq == 2
+    assert shown(scene, 2, CHAT) == ([1, 2], ())
+
+
+def test_one_lost_record_is_no_barrier() -> None:
+    scene = Scene(WriterConfig(outbox_partition_count=1))
+    mark = scene.keyspace.mark()
+    scene.send(1, 2)
+    scene.settle()
+    scene.restart_store(mark)
+    scene.trim_log(scene.log_start + len(scene.log))
+    scene.step(StoreReset(op=None, store=StoreRole.MESSAGE))
+    scene.settle()
+    assert [v.check for v in scene.violations] == ["outbox_range_lost"]
+
+
 def test_an_archive_with_nothing_in_it_but_barriers() -> None:
     scene = Scene(TIERED, started=False)
     for epoch in (1, 2, 3):

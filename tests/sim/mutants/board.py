@@ -27,12 +27,11 @@ def _mutant(name: str, rule: str, checks: set[str], *parts: object) -> Mutant:
 
 def board() -> list[Mutant]:
     """All of them; raises Unbound where a rule has moved."""
-    return [*_writer(), *_fanout(), *_mailbox(), *_edges()]
+    return [*_openings(), *_commits(), *_fanout(), *_mailbox_store(), *_lanes(), *_edges()]
 
 
-def _writer() -> list[Mutant]:
+def _openings() -> list[Mutant]:
     opening = "qim.core.writer.opening:Opening"
-    pipeline = "qim.core.writer.pipeline:Pipeline"
     return [
         _mutant(
             "no_barrier",
@@ -61,6 +60,12 @@ def _writer() -> list[Mutant]:
             TWICE | {"ack_coordinates", "version_unknown"} | LOST,
             rewrite(f"{opening}._advance", ("elif walk.applied >= walk.barrier:", "elif True:")),
         ),
+    ]
+
+
+def _commits() -> list[Mutant]:
+    pipeline = "qim.core.writer.pipeline:Pipeline"
+    return [
         _mutant(
             "append_order_broken",
             "pipeline §1.3: within a conversation append order is seq order",
@@ -156,7 +161,7 @@ def _fanout() -> list[Mutant]:
     ]
 
 
-def _mailbox() -> list[Mutant]:
+def _mailbox_store() -> list[Mutant]:
     return [
         _mutant(
             "store_reset_ignored_by_mailbox",
@@ -195,6 +200,11 @@ def _mailbox() -> list[Mutant]:
                 ),
             ),
         ),
+    ]
+
+
+def _lanes() -> list[Mutant]:
+    return [
         _mutant(
             "claims_ignored",
             "pipeline §3.1: a dispatch claimed at another offset passes every lane",
@@ -252,6 +262,15 @@ def _edges() -> list[Mutant]:
                     "elif _may_help(code):",
                     "elif code != ErrorCode.TIMEOUT_UNKNOWN and _may_help(code):",
                 ),
+            ),
+        ),
+        _mutant(
+            "presence_by_epoch_alone",
+            "pipeline §3.6: an entry that a lost tail brought back replaces nobody",
+            LOST,
+            rescript(
+                "refresh_presence",
+                ("below(age(entry), age(held))", "below(sub(entry, 1, 8), sub(held, 1, 8))"),
             ),
         ),
         _mutant(

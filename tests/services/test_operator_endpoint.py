@@ -1,0 +1,195 @@
+"""The operator's endpoint over real HTTP: health by the observer, actions by POST, and an answer while others wait."""
+
+import http.client
+import json
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from qim.adapters.http.operator_endpoint import OperatorEndpoint
+from qim.core.contract.invariants import Invariant
+from qim.services.observation import LogSink, ProcessObserver
+from tests.services.hand_loop import HandLoop
+
+
+class Operated:
+    """An endpoint as `qim up` makes it, over an observer nobody feeds but the test."""
+
+    def __init__(self, path: Path, host: str = "127.0.0.1") -> None:
+        self.descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        loop: Any = HandLoop()
+        sink = LogSink(loop, self.descriptor, as_json=True)
+        self.observer = ProcessObserver(sink, lambda *_: None, stages=True)
+        self.serving = True
+        self.alive = True
+        self.blocked, self.release = threading.Event(), threading.Event()
+        self.endpoint = OperatorEndpoint(
+            host,
+            0,
+            self.observer,
+            health=lambda: (self.observer.healthy, {"violations": self.observer.violations}),
+            ready=lambda: (self.serving and self.observer.healthy, {"serving": self.serving}),
+            live=lambda: (self.alive, {}),
+            actions={
+                "/audit": lambda: {"verdict": "CLEAN"},
+                "/slow": self._slow,
+                "/late": self._late,
+                "/broken": self._broken,
+            },
+        )
+
+    def _slow(self) -> dict[str, object]:
+        self.blocked.set()
+        self.release.wait(60)
+        return {"at last": True}
+
+    def _late(self) -> dict[str, object]:
+        raise TimeoutError("no report in 300 s")
+
+    def _broken(self) -> dict[str, object]:
+        raise RuntimeError("the loop is closed")
+
+    def ask(self, path: str, method: str = "GET") -> tuple[int, str, str]:
+        """Status, content type, body."""
+        host, _, port = self.endpoint.address.rpartition(":")
+        connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=30)
+        try:
+            connection.request(method, path)
+            answer = connection.getresponse()
+            return answer.status, answer.getheader("Content-Type", ""), answer.read().decode()
+        finally:
+            connection.close()
+
+    def close(self) -> None:
+        self.release.set()
+        self.endpoint.stop()
+        os.close(self.descriptor)
+
+
+@pytest.fixture
+def operated(tmp_path: Path) -> Iterator[Operated]:
+    made = Operated(tmp_path / "log")
+    yield made
+    made.close()
+
+
+def test_all_is_well(operated: Operated) -> None:
+    for path in ("/healthz", "/readyz", "/livez"):
+        status, kind, body = operated.ask(path)
+        assert (status, kind) == (200, "application/json")
+        assert json.loads(body)["ok"] is True
+
+
+@pytest.mark.parametrize("check", [*Invariant, "version_unknown"])
+def test_an_invariant_turns_health_and_readiness_red_and_life_stays_green(
+    operated: Operated, check: str
+) -> None:
+    operated.observer.violation("mailbox", str(check), "shard 3")
+    for _ in range(2):
+        assert operated.ask("/healthz")[0] == 503
+        assert operated.ask("/readyz")[0] == 503
+        assert operated.ask("/livez")[0] == 200
+    assert "shard 3" in operated.ask("/healthz")[2]
+
+
+def test_what_does_not_serve_yet_is_healthy_and_not_ready(operated: Operated) -> None:
+    operated.serving = False
+    assert operated.ask("/readyz")[0] == 503
+    assert json.loads(operated.ask("/readyz")[2]) == {"ok": False, "serving": False}
+    assert operated.ask("/healthz")[0] == 200
+    operated.alive = False
+    assert operated.ask("/livez")[0] == 503
+
+
+def test_metrics_are_prometheus_text(operated: Operated) -> None:
+    operated.observer.count("stage", 3, "OUTBOXED")
+    status, kind, body = operated.ask("/metrics")
+    assert status == 200
+    assert kind.startswith("text/plain")
+    families = {one.name: one for one in text_string_to_metric_families(body)}
+    (sample,) = families["qim_stage"].samples
+    assert (sample.name, sample.labels, sample.value) == (
+        "qim_stage_total",
+        {"label": "OUTBOXED"},
+        3.0,
+    )
+
+
+def test_actions_are_posted(operated: Operated) -> None:
+    status, kind, body = operated.ask("/audit", "POST")
+    assert (status, kind, json.loads(body)) == (200, "application/json", {"verdict": "CLEAN"})
+    assert operated.ask("/audit")[0] == 405
+    status, _, body = operated.ask("/late", "POST")
+    assert (status, json.loads(body)) == (504, {"error": "no report in 300 s"})
+    status, _, body = operated.ask("/broken", "POST")
+    assert status == 503
+    assert "the loop is closed" in json.loads(body)["error"]
+
+
+def test_an_unknown_path_names_those_that_are_known(operated: Operated) -> None:
+    status, _, body = operated.ask("/nothing")
+    assert status == 404
+    for path in ("/metrics", "/healthz", "/readyz", "/livez", "POST /audit"):
+        assert path in body
+
+
+def test_a_scrape_answers_while_an_action_is_under_way(operated: Operated) -> None:
+    answers: list[Any] = []
+    asking = threading.Thread(target=lambda: answers.append(operated.ask("/slow", "POST")))
+    asking.start()
+    assert operated.blocked.wait(60)
+    assert operated.ask("/livez")[0] == 200
+    assert operated.ask("/metrics")[0] == 200
+    operated.release.set()
+    asking.join()
+    assert json.loads(answers[0][2]) == {"at last": True}
+
+
+def test_a_connection_that_asks_nothing_blocks_nobody(operated: Operated) -> None:
+    host, _, port = operated.endpoint.address.rpartition(":")
+    with socket.create_connection((host, int(port))) as silent:
+        silent.sendall(b"GET /livez HT")
+        assert operated.ask("/livez")[0] == 200
+
+
+def test_a_stopped_endpoint_lets_go_of_its_port(tmp_path: Path) -> None:
+    operated = Operated(tmp_path / "log")
+    host, _, port = operated.endpoint.address.rpartition(":")
+    operated.close()
+    with socket.socket() as again:
+        again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        again.bind((host, int(port)))
+
+
+def test_a_port_in_use_is_an_error_of_the_start(operated: Operated) -> None:
+    host, _, port = operated.endpoint.address.rpartition(":")
+    always: Any = lambda: (True, {})  # noqa: E731
+    with pytest.raises(OSError, match="in use"):
+        OperatorEndpoint(
+            host,
+            int(port),
+            operated.observer,
+            health=always,
+            ready=always,
+            live=always,
+            actions={},
+        )
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="this system has no IPv6")
+def test_it_listens_on_ipv6(tmp_path: Path) -> None:
+    try:
+        operated = Operated(tmp_path / "log", "::1")
+    except OSError as error:
+        pytest.skip(f"no IPv6 loopback here: {error}")
+    try:
+        assert operated.endpoint.address.startswith("[::1]:")
+        assert operated.ask("/livez")[0] == 200
+    finally:
+        operated.close()
