@@ -1,0 +1,573 @@
+"""A world small enough to hold in mind: one SessionProjection over the real scripts, two toy logs, and a toy writer.
+
+The writer model is the oracle too: what is visible, unread and newest is computed from its rows, by the definition.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import Struct
+
+from qim.adapters.redis import codec
+from qim.adapters.redis.scripts import load_scripts
+from qim.core.contract import routing
+from qim.core.contract.entities import (
+    EMPTY_ID,
+    GroupDispatch,
+    Interval,
+    Member,
+    MembershipVersion,
+    MessageKind,
+    MessageRecord,
+    encode_dispatch,
+    encode_record,
+    stored_record,
+)
+from qim.core.contract.errors import ErrorCode
+from qim.core.contract.hashing import H
+from qim.core.contract.logvalue import dispatch_value
+from qim.core.contract.rpc import (
+    Actor,
+    AskMembers,
+    AskSessionList,
+    AskSummaries,
+    Kick,
+    MembersAnswer,
+    PushBatch,
+    Refused,
+    SessionListAnswer,
+    SubmitRead,
+    SubmitState,
+    SummariesAnswer,
+    Summary,
+)
+from qim.core.contract.sequences import U64_MAX
+from qim.core.ports.completion import Failed, FailReason, Unknown
+from qim.core.ports.local import FreshEpochWanted, LeaseHeld, Started
+from qim.core.ports.log import (
+    Append,
+    Appended,
+    EndsRead,
+    Fetch,
+    Fetched,
+    OutOfRange,
+    ReadEnds,
+    StoredRecord,
+    Topic,
+)
+from qim.core.ports.network import Received, Send
+from qim.core.ports.observe import Count, Gauge, Violation
+from qim.core.ports.registry import LeaseRead, ReadLease, Resource, Role
+from qim.core.ports.store_message import ReadVersions, VersionsRead
+from qim.core.session import SessionConfig, SessionProjection
+from qim.sim.keyspace import Keyspace, ScriptRuntime
+
+SHARDS, WRITERS = 2, 2
+TENANT = "t"
+WALL = 1_800_000_000_000
+WINDOW = 5
+RUNTIME = ScriptRuntime(load_scripts())
+CONFIG = SessionConfig(
+    shard_count=SHARDS,
+    outbox_partition_count=WRITERS,
+    unread_window=WINDOW,
+    fetch_wait_ms=100,
+    retry_first_ms=10,
+    retry_most_ms=50,
+)
+OVERLAYS = (MessageKind.RECALL, MessageKind.DELETE_FOR_ME)
+
+
+def conversation(number: int) -> bytes:
+    return H("test.talk", number)
+
+
+def actor(user_id: int, device: bytes = b"d") -> Actor:
+    return Actor(TENANT, user_id, device)
+
+
+class Row(Struct, eq=False):
+    seq: int
+    activity: bytes
+    kind: int
+    sender: int
+    stored: bytes
+    target: int = 0
+    pending: bool = False
+
+
+class Conversation(Struct, eq=False):
+    """A group of fixed members; ``since`` is joined_at of each."""
+
+    name: bytes
+    since: dict[int, int]
+    rows: list[Row] = []
+
+
+class WriterModel:
+    """All conversations; answers as writer owners do."""
+
+    def __init__(self) -> None:
+        self.conversations: dict[bytes, Conversation] = {}
+        self._ids = 0
+
+    def activity(self) -> bytes:
+        self._ids += 1
+        return ((WALL << 80) + self._ids).to_bytes(16, "big")
+
+    def visible(self, name: bytes, user: int) -> list[Row]:
+        talk = self.conversations[name]
+        return [
+            row
+            for row in talk.rows
+            if not row.pending
+            and row.seq > talk.since[user]
+            and (row.kind != MessageKind.DELETE_FOR_ME or row.sender == user)
+        ]
+
+    def gone(self, rows: list[Row], user: int) -> dict[int, None]:
+        """Seqs recalled for all, or deleted by the user."""
+        return {row.target: None for row in rows if row.kind in OVERLAYS}
+
+    def summary(self, name: bytes, user: int, read_seq: int, window: int) -> Summary:
+        talk = self.conversations.get(name)
+        if talk is None or user not in talk.since:
+            return Summary(
+                conversation_id=name,
+                known=False,
+                conversation_kind=0,
+                peer_user_id=0,
+                unread=0,
+                unread_exact=True,
+                head=b"",
+                last_activity_id=EMPTY_ID,
+            )
+        rows = self.visible(name, user)
+        gone = self.gone(rows, user)
+        beyond = [row for row in rows if row.seq > read_seq][: window + 1]
+        counted = [
+            row
+            for row in beyond
+            if row.sender != user
+            and row.kind in (MessageKind.TEXT, MessageKind.CUSTOM)
+            and row.seq not in gone
+        ]
+        exact = len(beyond) <= window
+        heads = [row for row in rows if row.kind not in OVERLAYS and row.seq not in gone]
+        return Summary(
+            conversation_id=name,
+            known=True,
+            conversation_kind=2,
+            peer_user_id=0,
+            unread=len(counted) if exact else window,
+            unread_exact=exact,
+            head=heads[-1].stored if heads else b"",
+            last_activity_id=rows[-1].activity if rows else EMPTY_ID,
+        )
+
+    def answer(self, ask: AskSummaries | AskMembers) -> Any:
+        user = ask.actor.user_id
+        if isinstance(ask, AskSummaries):
+            partitions = [routing.writer_shard(i.conversation_id, WRITERS) for i in ask.items]
+            assert len(dict.fromkeys(partitions)) == 1, "one writer shard an ask"
+            summaries = [
+                self.summary(i.conversation_id, user, i.read_seq, ask.window) for i in ask.items
+            ]
+            return SummariesAnswer(rid=ask.rid, summaries=tuple(summaries))
+        talk = self.conversations.get(ask.conversation_id)
+        if talk is None or user not in talk.since:
+            return Refused(rid=ask.rid, code=ErrorCode.NOT_MEMBER, message="never a member of it")
+        return MembersAnswer(
+            rid=ask.rid,
+            conversation_id=ask.conversation_id,
+            version=1,
+            since_version=0,
+            added=tuple(sorted(talk.since)),
+            removed=(),
+            name="",
+            creator=0,
+        )
+
+
+Fault = Callable[[Any], str | None]
+
+
+class Scene:
+    """Effects in, events out, until nothing is left to do; a fault may name what becomes of an effect."""
+
+    def __init__(self, config: SessionConfig = CONFIG) -> None:
+        self.config = config
+        self.writer = WriterModel()
+        self.keyspace = Keyspace(RUNTIME)
+        self.run_id = b"run-1"
+        self.logs: dict[tuple[Topic, int], list[StoredRecord]] = {
+            (topic, shard): []
+            for topic in (Topic.DISPATCH, Topic.USER_STATE)
+            for shard in range(SHARDS)
+        }
+        self.compacted: dict[int, None] = {}
+        self.now = 1_000
+        self.epoch = 0
+        self.answers: dict[int, Any] = {}
+        self.violations: list[Violation] = []
+        self.counts: dict[str, int] = {}
+        self.gauges: dict[str, int] = {}
+        self.sent: list[Any] = []
+        self.fault: Fault = lambda effect: None
+        self.missing_versions: dict[bytes, None] = {}
+        self._rid = 0
+        self.start()
+
+    # ------------------------------------------------------------ life
+
+    def start(self, shards: tuple[int, ...] = tuple(range(SHARDS))) -> None:
+        """A new process: what the last one had in memory or in flight is gone."""
+        self.machine = SessionProjection(self.config, choose=lambda site, key: 0)
+        self.todo: list[Any] = []
+        self.parked: list[Fetch] = []
+        self.feed(Started(address="s", wall=self.wall()))
+        for shard in shards:
+            self.lease(shard)
+
+    def lease(self, shard: int) -> None:
+        self.epoch += 1
+        self.feed(
+            LeaseHeld(
+                resource=Resource(role=Role.SESSION, number=shard),
+                epoch=self.epoch,
+                barrier_epoch=0,
+                barrier_offset=-1,
+                wall=self.wall(),
+            )
+        )
+
+    def wall(self) -> int:
+        return WALL + self.now
+
+    def feed(self, *events: Any) -> None:
+        self.todo.extend(self.machine.step(self.now, list(events)))
+        self.machine.check()
+
+    def run(self, until_ms: int = 0) -> None:
+        """Do all there is to do; then let time pass, so far as anything is due."""
+        end = self.now + until_ms
+        while True:
+            self._drain()
+            at = self.machine.deadline()
+            if at is None or at > end:
+                break
+            self.now = max(self.now, at)
+            self.feed()
+        self.now = max(self.now, end)
+
+    def _drain(self) -> None:
+        rounds = 0
+        while self.todo:
+            rounds += 1
+            assert rounds < 20_000, "it never comes to rest"
+            effect = self.todo.pop(0)
+            reply = self._do(effect)
+            if reply is not None:
+                self.feed(reply)
+
+    # ------------------------------------------------------------ the outside
+
+    def _do(self, effect: Any) -> Any:
+        fate = self.fault(effect)
+        if fate == "failed":
+            return Failed(op=effect.op, why=FailReason.UNREACHABLE)
+        if fate == "lost":
+            return Unknown(op=effect.op)
+        if fate == "swallowed":
+            return None
+        reply = self.outside(effect)
+        if fate == "unknown":
+            return Unknown(op=effect.op)
+        return reply
+
+    def outside(self, effect: Any) -> Any:
+        match effect:
+            case Count():
+                self.counts[effect.name] = self.counts.get(effect.name, 0) + effect.value
+            case Gauge():
+                self.gauges[effect.name] = effect.value
+            case Violation():
+                self.violations.append(effect)
+            case FreshEpochWanted():
+                self.epoch = max(self.epoch, effect.above)
+                self.lease(effect.resource.number)
+            case Send():
+                return self._network(effect)
+            case ReadLease():
+                return LeaseRead(
+                    op=effect.op,
+                    resource=effect.resource,
+                    epoch=1,
+                    owner="w",
+                    address=f"writer-{effect.resource.number}",
+                    barrier_epoch=0,
+                    barrier_offset=-1,
+                )
+            case ReadVersions():
+                return self._versions(effect)
+            case Append() | Fetch() | ReadEnds():
+                return self._log(effect)
+            case _:
+                return self._store(effect)
+        return None
+
+    def _network(self, effect: Send) -> Any:
+        message = effect.message
+        if effect.address.startswith("writer-"):
+            assert isinstance(message, AskSummaries | AskMembers)
+            self.sent.append(message)
+            answer = self.writer.answer(message)
+            return Received(source=effect.address, wall=self.wall(), message=answer)
+        assert not isinstance(message, PushBatch | Kick), "a projection pushes nothing"
+        assert message.rid not in self.answers, "answered twice"
+        self.answers[message.rid] = message
+        return None
+
+    def _store(self, request: Any) -> Any:
+        call = codec.encode(request)
+        assert not codec.too_large(call)
+        if codec.run_id_named(request) not in (b"", self.run_id):
+            return codec.decode(request, self.run_id, [b"R"])
+        raw = self.keyspace.call(call.script, call.keys, call.args)
+        return codec.decode(request, self.run_id, raw)
+
+    def _versions(self, effect: ReadVersions) -> VersionsRead:
+        versions = []
+        for _, name, version, digest in effect.names:
+            talk = self.writer.conversations[name]
+            members = tuple(
+                Member(user, (Interval(joined, U64_MAX),))
+                for user, joined in sorted(talk.since.items())
+            )
+            found = MembershipVersion(
+                conversation_id=name, version=version, digest=digest, control_seq=0, members=members
+            )
+            versions.append(None if name in self.missing_versions else found)
+        return VersionsRead(op=effect.op, versions=tuple(versions), applied=(0,) * len(versions))
+
+    def _log(self, effect: Any) -> Any:
+        records = self.logs[effect.topic, effect.partition]
+        topic_id = H("test.topic", effect.topic.value)
+        end = records[-1].offset + 1 if records else 0
+        match effect:
+            case ReadEnds():
+                return EndsRead(op=effect.op, topic_id=topic_id, start=0, end=end)
+            case Append():
+                offsets = []
+                for offset, record in enumerate(effect.records, start=end):
+                    records.append(
+                        StoredRecord(
+                            offset=offset,
+                            append_time=self.wall(),
+                            key=record.key,
+                            value=record.value,
+                        )
+                    )
+                    offsets.append(offset)
+                self.wake()
+                return Appended(op=effect.op, offsets=tuple(offsets), append_time=self.wall())
+            case _:
+                if effect.offset > end:
+                    return OutOfRange(op=effect.op, topic_id=topic_id, start=0, end=end)
+                found = [r for r in records if r.offset >= effect.offset][: effect.limit]
+                if not found and effect.wait_ms:
+                    self.parked.append(effect)
+                    return None
+                return Fetched(
+                    op=effect.op, topic_id=topic_id, start=0, end=end, records=tuple(found)
+                )
+
+    def wake(self) -> None:
+        """Logs grew: parked fetches are looked at again."""
+        parked, self.parked = self.parked, []
+        self.todo.extend(parked)
+
+    # ------------------------------------------------------------ what happens
+
+    def group(self, number: int, members: dict[int, int]) -> bytes:
+        name = conversation(number)
+        self.writer.conversations[name] = Conversation(name, dict(members))
+        return name
+
+    def say(
+        self,
+        name: bytes,
+        sender: int,
+        kind: int = MessageKind.TEXT,
+        target: int = 0,
+        body: bytes = b"x",
+        *,
+        pending: bool = False,
+        dispatched: bool = True,
+    ) -> Row:
+        """A record of the conversation, committed and dispatched."""
+        talk = self.writer.conversations[name]
+        seq = talk.rows[-1].seq + 1 if talk.rows else 1
+        activity = self.writer.activity()
+        record = self._record(name, sender, kind, target, body, activity)
+        stored = stored_record(seq, activity, encode_record(record))
+        row = Row(seq, activity, kind, sender, stored, target, pending)
+        talk.rows.append(row)
+        if dispatched:
+            self.dispatch(talk, row)
+        return row
+
+    def _record(
+        self, name: bytes, sender: int, kind: int, target: int, body: bytes, message_id: bytes
+    ) -> MessageRecord:
+        return MessageRecord(
+            tenant_id=TENANT,
+            conversation_id=name,
+            conversation_kind=2,
+            kind=kind,
+            sender_id=sender,
+            device_id=b"d",
+            client_message_id=message_id,
+            request_digest=b"r" * 16,
+            message_id=message_id,
+            version=1,
+            membership_digest=b"v" * 16,
+            peer_user_id=0,
+            recipients=(),
+            delta=None,
+            body=body,
+            custom_type="",
+            retention_class=0,
+            sent_at=self.wall(),
+            not_after=self.wall(),
+            trace_id=1,
+            target_seq=target,
+        )
+
+    def dispatch(self, talk: Conversation, row: Row) -> None:
+        """One dispatch a shard with recipients, as fanout makes them."""
+        own = row.kind == MessageKind.DELETE_FOR_ME
+        for shard in range(SHARDS):
+            users = [u for u in talk.since if routing.shard(u, SHARDS) == shard]
+            if own:
+                users = [row.sender] if row.sender in users else []
+            if not users:
+                continue
+            dispatch = GroupDispatch(
+                dispatch_id=H("test.dispatch", row.activity, shard),
+                tenant_id=TENANT,
+                message_id=row.activity,
+                conversation_id=talk.name,
+                conversation_kind=2,
+                conversation_seq=row.seq,
+                last_activity_id=row.activity,
+                kind=row.kind,
+                sender_id=row.sender,
+                client_message_id=row.activity,
+                sent_at=self.wall(),
+                retention_class=0,
+                shard=shard,
+                version=1,
+                membership_digest=b"v" * 16,
+                recipients=(row.sender,) if own else (),
+                peer_user_id=0,
+                inline_body=None,
+                custom_type="",
+                body_digest=b"b" * 16,
+                trace_id=1,
+                source_partition=routing.writer_shard(talk.name, WRITERS),
+                source_offset=0,
+                source_epoch=1,
+                source_checkpoint=0,
+                target_seq=row.target,
+            )
+            self.put(Topic.DISPATCH, shard, dispatch_value(1, encode_dispatch(dispatch)))
+
+    def put(self, topic: Topic, shard: int, value: bytes, key: bytes = b"k") -> int:
+        records = self.logs[topic, shard]
+        offset = records[-1].offset + 1 if records else 0
+        records.append(StoredRecord(offset=offset, append_time=self.wall(), key=key, value=value))
+        self.wake()
+        return offset
+
+    # ------------------------------------------------------------ questions
+
+    def ask(self, kind: Any, user: int, device: bytes = b"d", **fields: Any) -> int:
+        """Hand a question over; its rid."""
+        self._rid += 1
+        message = kind(rid=self._rid, actor=actor(user, device), **fields)
+        self.feed(Received(source="gateway", wall=self.wall(), message=message))
+        return self._rid
+
+    def answer(self, kind: Any, user: int, device: bytes = b"d", **fields: Any) -> Any:
+        """Its answer, with as much time as a question may take."""
+        self.run()
+        rid = self.ask(kind, user, device, **fields)
+        self.run()
+        if rid not in self.answers:
+            self.run(self.config.question_ms)
+        return self.answers[rid]
+
+    def read(self, user: int, name: bytes, seq: int) -> Any:
+        return self.answer(SubmitRead, user, conversation_id=name, read_seq=seq)
+
+    def state(
+        self, user: int, name: bytes, version: int, device: bytes = b"d", **fields: Any
+    ) -> Any:
+        return self.answer(
+            SubmitState,
+            user,
+            device,
+            conversation_id=name,
+            version=version,
+            **{"flags": 0, "value": b""} | fields,
+        )
+
+    def page(self, user: int, revision: int = 0, after: bytes = b"", limit: int = 0) -> Any:
+        return self.answer(AskSessionList, user, revision=revision, after=after, limit=limit)
+
+    def pages(self, user: int, limit: int = 0) -> list[Any]:
+        """The whole list, page by page."""
+        page = self.page(user, limit=limit)
+        assert isinstance(page, SessionListAnswer), page
+        rows = list(page.rows)
+        while page.after:
+            page = self.page(user, page.revision, page.after, limit)
+            assert isinstance(page, SessionListAnswer), page
+            rows += page.rows
+        return rows
+
+    # ------------------------------------------------------------ the oracle
+
+    def expected(self, user: int, marks: dict[tuple[int, bytes], int]) -> list[Any]:
+        """(conversation, list activity, unread, exact, head, mark) as the definition says, newest first."""
+        listed = []
+        for name, talk in self.writer.conversations.items():
+            if user not in talk.since:
+                continue
+            raising = [
+                row for row in talk.rows if row.seq > talk.since[user] and row.kind not in OVERLAYS
+            ]
+            if not raising:
+                continue
+            mark = marks.get((user, name), 0)
+            summary = self.writer.summary(name, user, mark, self.config.unread_window)
+            listed.append(
+                (
+                    raising[-1].activity,
+                    name,
+                    summary.unread,
+                    summary.unread_exact,
+                    summary.head,
+                    mark,
+                )
+            )
+        return sorted(listed, reverse=True)
+
+
+def shown(rows: list[Any]) -> list[Any]:
+    """A list in the oracle's words."""
+    return [
+        (r.last_activity_id, r.conversation_id, r.unread, r.unread_exact, r.head, r.read_seq)
+        for r in rows
+    ]
