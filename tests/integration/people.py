@@ -1,0 +1,113 @@
+"""Users with devices of the SDK against a real server, for tests of what they see."""
+
+import asyncio
+import itertools
+import os
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from qim.client import Client, Conversation, SendStatus, Sent
+from qim.core.contract.ids import single_conversation_id
+from qim.core.ports.local_store import Coordinates
+from tests.integration.raw_client import token
+from tests.integration.served import Served
+
+PATIENCE_SECONDS = 60.0
+_users = itertools.count(3_000_001)
+
+
+def chat_of(one: "Person", other: "Person") -> bytes:
+    """The single chat of two users."""
+    return single_conversation_id("default", one.user, other.user)
+
+
+def acked(sent: Sent) -> Coordinates:
+    """Where a send that must be acked stands."""
+    assert sent.status is SendStatus.ACKED, sent
+    assert sent.coordinates is not None
+    return sent.coordinates
+
+
+class Person:
+    """A user nobody else is; ``device`` opens one of his devices, again after it was closed."""
+
+    def __init__(self, people: "People") -> None:
+        self.user = next(_users)
+        self._people = people
+        self._open: dict[str, Client] = {}
+
+    def path(self, name: str) -> Path:
+        """The file of a device."""
+        return self._people.folder / f"{self.user}-{name}.db"
+
+    async def device(self, name: str = "phone", *, online: bool = True) -> Client:
+        served = self._people.served
+        client = Client(
+            user_id=self.user,
+            access_token=token((served.data / "secret").read_bytes(), self.user),
+            addresses=(served.tcp,),
+            store_path=self.path(name),
+            device_id=name.encode(),
+        )
+        await client.__aenter__()
+        self._people.stack.push_async_callback(client.close)
+        self._open[name] = client
+        if online:
+            await client.online(PATIENCE_SECONDS)
+        return client
+
+    async def close(self, name: str = "phone") -> None:
+        """The device's app is gone; its file stays."""
+        await self._open.pop(name).close()
+
+
+class People:
+    """Everybody of one test; all devices are closed at its end."""
+
+    def __init__(self, served: Served, folder: Path) -> None:
+        self.served = served
+        self.folder = folder / os.urandom(4).hex()
+        self.stack = AsyncExitStack()
+
+    async def __aenter__(self) -> "People":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stack.aclose()
+
+    def persons(self, count: int) -> list[Person]:
+        return [Person(self) for _ in range(count)]
+
+
+async def seen(client: Client, conversation_id: bytes) -> Conversation:
+    """A conversation as the device shows it once everything is here."""
+    await client.sync(PATIENCE_SECONDS)
+    await client.listed(PATIENCE_SECONDS)
+    row = await client.conversation(conversation_id)
+    assert row is not None, "the conversation is not in the list"
+    return row
+
+
+async def unread(client: Client, conversation_id: bytes) -> int:
+    """Exact unread."""
+    row = await seen(client, conversation_id)
+    assert row.unread_exact, row
+    return row.unread
+
+
+async def arrived(client: Client, conversation_id: bytes, seq: int) -> None:
+    """Wait until the mailbox brought conversation_seq ``seq``."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while True:
+            await client.sync(PATIENCE_SECONDS)
+            row = await client.conversation(conversation_id)
+            if row is not None and row.newest_seq >= seq:
+                return
+            await asyncio.sleep(0.02)
+
+
+def text_of(row: Conversation) -> str | None:
+    """The preview's text."""
+    if row.preview is None or row.preview.body is None:
+        return None
+    return row.preview.body.decode()
