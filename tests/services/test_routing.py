@@ -5,7 +5,7 @@ from typing import Any, get_args
 
 import pytest
 
-from qim.core.contract.rpc import Message
+from qim.core.contract.rpc import Actor, AskSummaries, Message, SummariesAnswer
 from qim.core.ports.completion import Failed, FailReason
 from qim.core.ports.local import FreshEpochWanted, LeaseGone, LeaseHeld
 from qim.core.ports.log import Append, Fetch, LogRecord, LogRequest, ReadEnds, Topic
@@ -13,8 +13,10 @@ from qim.core.ports.network import Received, Send
 from qim.core.ports.registry import Acquire, RegistryRequest, Resource, Role
 from qim.core.ports.store import StoreRequest, store_role
 from qim.core.ports.store_message import LookupCommits, ReadHistory, ReadMembership, ReadPending
+from qim.core.ports.store_session import SessionStoreRequest
 from qim.services.routing import (
     MAILBOX_ASKS,
+    SESSION_ASKS,
     WRITER_ASKS,
     lease_bus,
     leased_store_routes,
@@ -80,9 +82,13 @@ def case() -> Case:
 
 
 def leased_resource(request: Any) -> Resource:
-    """What a request writes, judged by its own fields alone."""
+    """What a request writes, judged by its own fields and its family alone."""
     if hasattr(request, "partition"):
-        return Resource(role=Role.FANOUT, number=request.partition)
+        archive = type(request).__name__ in {"OpenArchive", "CommitArchive"}
+        role = Role.ARCHIVER if archive else Role.FANOUT
+        return Resource(role=role, number=request.partition)
+    if isinstance(request, get_args(SessionStoreRequest)):
+        return Resource(role=Role.SESSION, number=request.shard)
     message = store_role(request).value == "message"
     return Resource(role=Role.WRITER if message else Role.MAILBOX, number=request.shard)
 
@@ -193,17 +199,20 @@ def test_leases_go_to_the_machine_of_their_role_and_wishes_to_the_keeper() -> No
 
 @pytest.mark.parametrize("kind", get_args(Message), ids=lambda kind: kind.__name__)
 def test_a_message_goes_to_the_machine_its_type_names(kind: type) -> None:
-    machines: dict[str, Any] = {name: Asking() for name in ("writer", "mailbox", "gateway")}
+    names = ("writer", "mailbox", "gateway", "session")
+    machines: dict[str, Any] = {name: Asking() for name in names}
     routes = local_network(
         "here",
         lambda: machines["writer"],
         lambda: machines["mailbox"],
         lambda: machines["gateway"],
+        lambda: machines["session"],
     )
     message: Any = kind(**dict.fromkeys(kind.__struct_fields__))  # type: ignore[attr-defined]
     routes[Send](Send(address="here", message=message), machines["gateway"])
     routes[Send](Send(address="elsewhere", message=message), machines["gateway"])
-    wanted = "writer" if kind in WRITER_ASKS else "mailbox" if kind in MAILBOX_ASKS else "gateway"
+    asked = {"writer": WRITER_ASKS, "mailbox": MAILBOX_ASKS, "session": SESSION_ASKS}
+    wanted = next((name for name, kinds in asked.items() if kind in kinds), "gateway")
     for name, machine in machines.items():
         assert len(machine.heard) == (1 if name == wanted else 0), "nothing is owed to elsewhere"
     (received,) = machines[wanted].heard
@@ -211,3 +220,16 @@ def test_a_message_goes_to_the_machine_its_type_names(kind: type) -> None:
     assert received.source == "here"
     assert received.message is message
     assert received.wall > 0
+
+
+def test_what_the_session_asks_is_answered_to_the_session() -> None:
+    names = ("writer", "mailbox", "gateway", "session")
+    machines: dict[str, Any] = {name: Asking() for name in names}
+    routes = local_network("here", *(lambda name=name: machines[name] for name in names))
+    question: Any = AskSummaries(rid=1, actor=Actor("t", 1, b"d"), window=1, items=())
+    routes[Send](Send(address="here", message=question), machines["session"])
+    (received,) = machines["writer"].heard
+    answer = SummariesAnswer(rid=1, summaries=())
+    routes[Send](Send(address=received.source, message=answer), machines["writer"])
+    assert [one.message for one in machines["session"].heard] == [answer]
+    assert machines["gateway"].heard == []
