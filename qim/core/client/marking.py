@@ -147,17 +147,20 @@ class Marking:
         self._tries = 0
 
     def pump(self) -> None:
-        """Begin a pass, send what may go, or end it."""
-        context = self._context
-        if context.now < self._not_before or self._reading:
+        """Begin a pass, send what may go, or end it; a change during a pass begins another at once."""
+        if self._context.now < self._not_before or self._reading:
             return
-        if not self._walking:
-            if not self._dirty:
-                return
+        if self._walking:
+            self._go_on()
+        if self._dirty and not self._walking:
             self._dirty = False
             self._walking = True
             self._pass += 1
             self._after = b""
+            self._go_on()
+
+    def _go_on(self) -> None:
+        context = self._context
         while self._queue and len(self._out) < context.config.marks_inflight_max:
             self._send(self._queue.popleft())
         if self._queue or self._out or self._confirming:
@@ -174,10 +177,6 @@ class Marking:
         """The end of a pause."""
         waits = self._dirty and not self._walking and not self._reading
         return self._not_before if waits else None
-
-    def is_resting(self) -> bool:
-        """Nothing is unsent, as far as is known here."""
-        return not self._dirty and not self._walking
 
     def unsent_read(
         self, reading: UnsentReading, rows: tuple[UnsentState, ...], more: bool

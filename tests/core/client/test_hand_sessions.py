@@ -1,0 +1,738 @@
+"""The client in hand: session list, states, marks, unread, overlays, and what a rebuild needs of them."""
+
+from typing import Any
+
+import pytest
+
+from qim.core.client.vocabulary import (
+    ClientState,
+    HistoryRequested,
+    MarkReadRequested,
+    OverlayRequested,
+    QueryFailed,
+    ReadByArrived,
+    ReadByRequested,
+    SendRefused,
+    SendSettled,
+    SessionsReady,
+    StateKept,
+    StateRequested,
+    StateSettled,
+    SyncRequested,
+)
+from qim.core.contract.entities import MessageKind
+from qim.core.contract.errors import ErrorCode
+from qim.core.contract.frames import (
+    ConversationState,
+    DeleteForMe,
+    Error,
+    HistoryBatch,
+    MarkRead,
+    Ok,
+    PullHistory,
+    PullMailbox,
+    PullSessionList,
+    ReadBy,
+    Recall,
+    SendAck,
+    SessionEntry,
+    SessionListBatch,
+    SetState,
+    StateBatch,
+    StateSync,
+)
+from qim.core.contract.kinds import StateFlag, Tombstone
+from qim.core.ports.local_sessions import (
+    ReadUnfilled,
+    ReadUnsent,
+    SaveRead,
+    SaveSessions,
+    SaveStates,
+    SaveStateSent,
+    SaveUserState,
+)
+from qim.core.ports.local_store import LocalState
+from tests.core.client.hand import SEQ, WALL, Hand
+from tests.core.client.said import GROUP, batch, entry, history, key, record, state
+from tests.core.client.toy_local_store import ToyLocalStore
+
+WINDOW = 200
+
+
+def by_hand(store: ToyLocalStore | None = None, **config: Any) -> Hand:
+    """ONLINE; lists and states are answered by the test alone."""
+    hand = Hand(store, **config)
+    hand.lists = False
+    return hand.online()
+
+
+def listed(number: int, **more: Any) -> SessionEntry:
+    fields: dict[str, Any] = {
+        "conversation_id": key(number),
+        "conversation_kind": 2,
+        "peer_user_id": None,
+        "last_activity_id": key(number),
+        "head": record(number, sender_id=2),
+        "unread": 1,
+        "unread_exact": True,
+        "read_seq": 0,
+    }
+    return SessionEntry(**(fields | more))
+
+
+def page(*entries: SessionEntry, **more: Any) -> SessionListBatch:
+    fields: dict[str, Any] = {"revision": 7, "after": None, "projected_through": SEQ}
+    return SessionListBatch(conversations=entries, **(fields | more))
+
+
+def read_on(hand: Hand) -> tuple[PullSessionList, int]:
+    ((frame, request),) = hand.said(PullSessionList)
+    return frame, request
+
+
+def no_states(hand: Hand, revision: int = 0) -> None:
+    for _, request in hand.said(StateSync):
+        hand.hear(StateBatch(states=(), revision=revision, has_more=False), request=request)
+
+
+def unread(hand: Hand, conversation_id: bytes = GROUP) -> tuple[int, bool]:
+    return hand.store.rows.unread(conversation_id, 1, WINDOW)
+
+
+# ---------------------------------------------------------------- list
+
+
+def test_the_list_is_pulled_once_page_by_page_under_one_revision() -> None:
+    hand = by_hand()
+    frame, request = read_on(hand)
+    assert (frame.revision, frame.after) == (0, None)
+    done = {"read_seq": 5, "unread": 0}
+    hand.hear(page(listed(5, **done), listed(4, **done), after=b"k"), request=request)
+    frame, request = read_on(hand)
+    assert (frame.revision, frame.after) == (7, b"k")
+    hand.hear(page(listed(3, **done), projected_through=SEQ + 3), request=request)
+    assert not hand.said(PullSessionList)
+    no_states(hand)
+    (ready,) = hand.told(SessionsReady)
+    assert ready.projected_through == SEQ + 3
+    assert sorted(hand.store.rows.conversations) == [key(3), key(4), key(5)]
+    hand.hang_up()
+    hand.advance(1_000)
+    hand.online_after(hand.authenticating())
+    assert not hand.said(PullSessionList), "once a login"
+    no_states(hand)
+    assert len(hand.told(SessionsReady)) == 2
+
+
+def test_a_lost_snapshot_begins_again() -> None:
+    hand = by_hand()
+    _, request = read_on(hand)
+    hand.hear(page(after=b"k"), request=request)
+    _, request = read_on(hand)
+    hand.hear(Error(code=ErrorCode.NOT_FOUND, message=""), request=request)
+    assert not hand.said(PullSessionList), "after a pause"
+    hand.advance(1_000)
+    frame, _ = read_on(hand)
+    assert (frame.revision, frame.after) == (0, None)
+
+
+def test_a_list_cut_off_begins_again_on_the_next_connection() -> None:
+    hand = by_hand()
+    _, request = read_on(hand)
+    hand.hear(page(after=b"k"), request=request)
+    hand.said(PullSessionList)
+    hand.hang_up()
+    hand.advance(1_000)
+    hand.online_after(hand.authenticating())
+    frame, _ = read_on(hand)
+    assert (frame.revision, frame.after) == (0, None)
+
+
+def test_a_page_that_is_not_stored_is_pulled_again() -> None:
+    hand = by_hand()
+    _, request = read_on(hand)
+    hand.store.fail_next += [SaveSessions]
+    hand.hear(page(listed(5)), request=request)
+    assert not hand.store.rows.conversations
+    hand.advance(1_000)
+    _, request = read_on(hand)
+    hand.hear(page(listed(5)), request=request)
+    assert list(hand.store.rows.conversations) == [key(5)]
+
+
+def test_a_server_without_lists_is_asked_once() -> None:
+    hand = by_hand()
+    _, request = read_on(hand)
+    hand.hear(Error(code=ErrorCode.UNSUPPORTED, message=""), request=request)
+    ((_, request),) = hand.said(StateSync)
+    hand.hear(Error(code=ErrorCode.UNSUPPORTED, message=""), request=request)
+    assert len(hand.told(SessionsReady)) == 1
+    hand.advance(29_000)
+    assert not hand.said(PullSessionList)
+    assert not hand.said(StateSync)
+
+
+# ---------------------------------------------------------------- unread
+
+
+def test_what_unread_needs_is_read_from_the_mark_on() -> None:
+    hand = by_hand()
+    _, request = read_on(hand)
+    hand.hear(page(listed(9, conversation_id=GROUP, read_seq=3, unread=2)), request=request)
+    ((frame, request),) = hand.said(PullHistory)
+    assert (frame.conversation_id, frame.anchor, frame.direction) == (GROUP, 3, 1)
+    assert frame.limit == WINDOW + 1
+    no_states(hand)
+    assert not hand.told(SessionsReady), "unread is a lower bound until then"
+    hand.hear(history(record(4, sender_id=2), record(5), record(9, sender_id=2)), request=request)
+    no_states(hand)
+    assert unread(hand) == (2, True), "the own one does not count"
+    assert len(hand.told(SessionsReady)) == 1
+    assert hand.store.rows.conversation(GROUP).floor == 3
+
+
+def test_a_conversation_read_to_its_end_needs_nothing() -> None:
+    hand = by_hand()
+    _, request = read_on(hand)
+    hand.hear(page(listed(9, read_seq=9, unread=0)), request=request)
+    assert not hand.said(PullHistory)
+    no_states(hand)
+    assert len(hand.told(SessionsReady)) == 1
+
+
+def test_a_page_cut_short_is_read_on() -> None:
+    """The gateway cuts at its bytes: what the window needs is read all the same."""
+    hand = by_hand()
+    _, request = read_on(hand)
+    hand.hear(page(listed(9, conversation_id=GROUP)), request=request)
+    ((_, request),) = hand.said(PullHistory)
+    hand.hear(
+        history(record(1, sender_id=2), record(2, sender_id=2), has_more=True), request=request
+    )
+    ((frame, request),) = hand.said(PullHistory)
+    assert (frame.anchor, frame.limit) == (2, WINDOW - 1)
+    hand.hear(history(record(3, sender_id=2)), request=request)
+    assert unread(hand) == (3, True)
+
+
+def test_a_full_window_ends_the_reading() -> None:
+    hand = by_hand()
+    _, request = read_on(hand)
+    hand.hear(
+        page(listed(900, conversation_id=GROUP, unread=200, unread_exact=False)), request=request
+    )
+    ((_, request),) = hand.said(PullHistory)
+    many = tuple(record(n, sender_id=2) for n in range(1, WINDOW + 2))
+    hand.hear(history(*many, has_more=True), request=request)
+    assert not hand.said(PullHistory)
+    assert unread(hand) == (WINDOW, False)
+
+
+@pytest.mark.parametrize("count", [0, 1, WINDOW - 1, WINDOW, WINDOW + 1])
+def test_unread_at_the_edges_of_the_window(count: int) -> None:
+    hand = Hand().online()
+    hand.step(SyncRequested())
+    ((_, request),) = hand.said(PullMailbox)
+    hand.hear(batch(SEQ + 999, *(entry(n) for n in range(1, count + 1))), request=request)
+    assert unread(hand) == ((count, True) if count <= WINDOW else (WINDOW, False))
+
+
+def test_what_counts_and_what_does_not() -> None:
+    hand = Hand().online()
+    hand.step(SyncRequested())
+    ((_, request),) = hand.said(PullMailbox)
+    hand.hear(
+        batch(
+            SEQ + 99,
+            entry(1),
+            entry(2, sender_id=1),
+            entry(3, kind=MessageKind.CONTROL),
+            entry(4),
+            entry(5, kind=MessageKind.RECALL, body=(4).to_bytes(8, "big")),
+            entry(6, kind=MessageKind.CUSTOM),
+            entry(7),
+            entry(8, kind=MessageKind.DELETE_FOR_ME, sender_id=1, body=(7).to_bytes(8, "big")),
+            entry(9, body=None, tombstone=Tombstone.EXPIRED),
+        ),
+        request=request,
+    )
+    assert unread(hand) == (2, True), "1 and 6"
+    preview = hand.store.rows.preview(GROUP)
+    assert preview is not None
+    assert preview.conversation_seq == 6
+
+
+def test_another_count_than_the_lists_is_looked_into() -> None:
+    """What expired at the server stands here still: the page shows what is left, and the rest counts no more."""
+    hand = by_hand()
+    _, request = read_on(hand)
+    hand.hear(page(), request=request)
+    no_states(hand)
+    hand.step(SyncRequested())
+    ((_, request),) = hand.said(PullMailbox)
+    old = {"sent_at": WALL - 10**6}
+    hand.hear(batch(SEQ + 9, entry(1, **old), entry(2, **old), entry(3, **old)), request=request)
+    no_states(hand)
+    assert unread(hand) == (3, True)
+    again = by_hand(hand.store)
+    _, request = read_on(again)
+    again.hear(page(listed(3, conversation_id=GROUP, unread=1)), request=request)
+    ((_, request),) = again.said(PullHistory)
+    again.hear(history(record(3, sender_id=2, **old)), request=request)
+    assert unread(again) == (1, True)
+    assert not again.store.rows.conversation(GROUP).doubtful
+    assert len(again.store.messages) == 3, "nothing local is deleted"
+
+
+def test_a_mark_from_elsewhere_below_what_is_here_fills_the_hole() -> None:
+    hand = by_hand()
+    _, request = read_on(hand)
+    hand.hear(page(), request=request)
+    no_states(hand)
+    hand.step(SyncRequested())
+    ((_, request),) = hand.said(PullMailbox)
+    hand.hear(batch(SEQ + 9, entry(5)), request=request)
+    ((_, request),) = hand.said(StateSync)
+    told = ConversationState(conversation_id=GROUP, version=0, device_id=b"\0", read_seq=2, flags=0)
+    hand.hear(StateBatch(states=(told,), revision=4, has_more=False), request=request)
+    ((frame, request),) = hand.said(PullHistory)
+    assert frame.anchor == 2
+    hand.hear(history(record(3, sender_id=2), record(5, sender_id=2)), request=request)
+    assert unread(hand) == (2, True)
+
+
+# ---------------------------------------------------------------- marks and states
+
+
+def mark(ticket: int, read_seq: int, conversation_id: bytes = GROUP) -> MarkReadRequested:
+    return MarkReadRequested(ticket=ticket, conversation_id=conversation_id, read_seq=read_seq)
+
+
+def test_a_mark_is_kept_then_sent_then_settled() -> None:
+    hand = Hand().online()
+    hand.step(mark(1, 5))
+    assert [notice.ticket for notice in hand.told(StateKept)] == [1]
+    ((frame, request),) = hand.said(MarkRead)
+    assert (frame.conversation_id, frame.read_seq) == (GROUP, 5)
+    assert not hand.told(StateSettled)
+    hand.hear(Ok(), request=request)
+    assert [(n.ticket, n.code) for n in hand.told(StateSettled)] == [(1, 0)]
+    assert hand.store.rows.conversation(GROUP).read_sent == 5
+
+
+def test_a_lower_mark_changes_nothing_and_is_settled() -> None:
+    hand = Hand().online()
+    hand.step(mark(1, 5))
+    ((_, request),) = hand.said(MarkRead)
+    hand.hear(Ok(), request=request)
+    hand.step(mark(2, 3))
+    assert not hand.said(MarkRead)
+    assert [n.ticket for n in hand.told(StateSettled)] == [1, 2]
+    assert hand.store.rows.conversation(GROUP).read_seq == 5
+
+
+def test_a_mark_made_offline_goes_out_at_the_next_login() -> None:
+    hand = Hand()
+    hand.step(mark(1, 5))
+    assert len(hand.told(StateKept)) == 1
+    hand.online()
+    ((frame, _),) = hand.said(MarkRead)
+    assert frame.read_seq == 5
+
+
+def test_a_mark_that_nobody_answered_is_sent_again() -> None:
+    hand = Hand().online()
+    hand.step(mark(1, 5))
+    hand.said(MarkRead)
+    hand.hang_up()
+    hand.advance(1_000)
+    hand.online_after(hand.authenticating())
+    ((_, request),) = hand.said(MarkRead)
+    hand.hear(Ok(), request=request)
+    assert [n.code for n in hand.told(StateSettled)] == [0]
+
+
+def test_a_mark_the_list_has_lower_is_filled_in() -> None:
+    """MARK_READ back-filled: what an earlier life believed sent is sent again."""
+    store = ToyLocalStore()
+    first = Hand(store).online()
+    first.step(mark(1, 9))
+    ((_, request),) = first.said(MarkRead)
+    first.hear(Ok(), request=request)
+    hand = by_hand(store)
+    _, request = read_on(hand)
+    hand.hear(page(listed(9, conversation_id=GROUP, read_seq=4)), request=request)
+    ((frame, _),) = hand.said(MarkRead)
+    assert frame.read_seq == 9
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.UNAVAILABLE, ErrorCode.TIMEOUT_UNKNOWN, ErrorCode.RATE_LIMITED]
+)
+def test_a_refusal_of_the_moment_is_tried_again(code: ErrorCode) -> None:
+    hand = Hand().online()
+    hand.step(mark(1, 5))
+    ((_, request),) = hand.said(MarkRead)
+    hand.hear(Error(code=code, message="", retry_after_ms=400), request=request)
+    hand.advance(399)
+    assert not hand.said(MarkRead)
+    hand.advance(600)
+    assert len(hand.said(MarkRead)) == 1
+
+
+def test_a_refusal_for_good_is_told_and_forgotten() -> None:
+    hand = Hand().online()
+    hand.step(mark(1, 5))
+    ((_, request),) = hand.said(MarkRead)
+    hand.hear(Error(code=ErrorCode.NOT_MEMBER, message=""), request=request)
+    assert [(n.ticket, n.code) for n in hand.told(StateSettled)] == [(1, ErrorCode.NOT_MEMBER)]
+    hand.hang_up()
+    hand.advance(1_000)
+    hand.online_after(hand.authenticating())
+    assert not hand.said(MarkRead)
+
+
+def test_a_greater_mark_made_meanwhile_goes_out_too() -> None:
+    hand = Hand().online()
+    hand.step(mark(1, 5))
+    ((_, request),) = hand.said(MarkRead)
+    hand.step(mark(2, 8))
+    hand.hear(Ok(), request=request)
+    assert [n.ticket for n in hand.told(StateSettled)] == [1]
+    ((frame, request),) = hand.said(MarkRead)
+    assert frame.read_seq == 8
+    hand.hear(Ok(), request=request)
+    assert [n.ticket for n in hand.told(StateSettled)] == [1, 2]
+
+
+def test_many_marks_go_out_few_at_a_time() -> None:
+    hand = Hand(marks_inflight_max=3).online()
+    hand.step(*(mark(n, n, key(n)) for n in range(1, 11)))
+    seen: list[int] = []
+    while asked := hand.said(MarkRead):
+        assert len(asked) <= 3
+        for frame, request in asked:
+            seen.append(frame.read_seq)
+            hand.hear(Ok(), request=request)
+    assert sorted(seen) == list(range(1, 11))
+    assert sorted(n.ticket for n in hand.told(StateSettled)) == list(range(1, 11))
+
+
+def test_states_get_versions_that_win_over_what_stands() -> None:
+    hand = Hand().online()
+    wall = WALL + hand.now
+    change = StateRequested(
+        ticket=1, conversation_id=GROUP, flags=StateFlag.PINNED, value=b"v", wall=wall
+    )
+    hand.step(change)
+    ((frame, request),) = hand.said(SetState)
+    assert (frame.version, frame.flags, frame.value) == (wall, StateFlag.PINNED, b"v")
+    hand.hear(Ok(), request=request)
+    hand.step(StateRequested(ticket=2, conversation_id=GROUP, flags=0, value=b"", wall=5))
+    ((frame, request),) = hand.said(SetState)
+    assert frame.version == wall + 1, "a clock that went back loses nothing"
+    hand.hear(Ok(), request=request)
+    assert [n.version for n in hand.told(StateKept)] == [wall, wall + 1]
+    assert [n.ticket for n in hand.told(StateSettled)] == [1, 2]
+
+
+def test_another_devices_state_is_taken_by_version_then_device() -> None:
+    hand = by_hand()
+    _, request = read_on(hand)
+    hand.hear(page(), request=request)
+
+    def heard(version: int, device: bytes, flags: int, revision: int) -> None:
+        ((frame, request),) = hand.said(StateSync)
+        assert frame.since_revision == revision - 1
+        told = ConversationState(
+            conversation_id=GROUP, version=version, device_id=device, read_seq=0, flags=flags
+        )
+        hand.hear(StateBatch(states=(told,), revision=revision, has_more=False), request=request)
+        hand.step(SyncRequested())
+        for _, pull in hand.said(PullMailbox):
+            hand.hear(batch(SEQ), request=pull)
+
+    def flags() -> int:
+        return hand.store.rows.conversation(GROUP).flags
+
+    heard(5, b"b", 1, 1)
+    assert flags() == 1
+    heard(4, b"z", 2, 2)
+    assert flags() == 1
+    heard(5, b"a", 4, 3)
+    assert flags() == 1
+    heard(5, b"c", 2, 4)
+    assert flags() == 2
+    assert hand.store.rows.state_revision == 4
+
+
+def test_states_are_asked_for_page_by_page_and_now_and_then() -> None:
+    hand = by_hand(state_sync_every_ms=20_000)
+    _, request = read_on(hand)
+    hand.hear(page(), request=request)
+    ((_, request),) = hand.said(StateSync)
+    hand.hear(StateBatch(states=(), revision=3, has_more=True), request=request)
+    ((frame, request),) = hand.said(StateSync)
+    assert frame.since_revision == 3
+    hand.hear(Error(code=ErrorCode.UNAVAILABLE, message=""), request=request)
+    hand.advance(1_000)
+    ((_, request),) = hand.said(StateSync)
+    hand.store.fail_next += [SaveStates]
+    hand.hear(StateBatch(states=(), revision=4, has_more=False), request=request)
+    hand.advance(1_000)
+    ((frame, request),) = hand.said(StateSync)
+    assert frame.since_revision == 3
+    hand.hear(StateBatch(states=(), revision=4, has_more=False), request=request)
+    hand.advance(19_999)
+    assert not hand.said(StateSync)
+    hand.advance(1)
+    ((frame, _),) = hand.said(StateSync)
+    assert frame.since_revision == 4
+
+
+@pytest.mark.parametrize("order", [SaveRead, SaveUserState])
+def test_what_can_not_be_kept_is_said(order: type) -> None:
+    hand = Hand().online()
+    hand.store.fail_next += [order]
+    command: Any = mark(1, 5)
+    if order is SaveUserState:
+        command = StateRequested(ticket=1, conversation_id=GROUP, flags=1, value=b"", wall=1)
+    hand.step(command)
+    assert [(n.ticket, n.code) for n in hand.told(StateSettled)] == [(1, ErrorCode.UNAVAILABLE)]
+    assert not hand.told(StateKept)
+
+
+def test_failures_of_the_local_store_delay_a_mark_and_lose_nothing() -> None:
+    hand = Hand().online()
+    hand.store.fail_next += [ReadUnsent, SaveStateSent]
+    hand.step(mark(1, 5))
+    hand.advance(2_000)
+    ((_, request),) = hand.said(MarkRead)
+    hand.hear(Ok(), request=request)
+    hand.advance(2_000)
+    ((_, request),) = hand.said(MarkRead)
+    hand.hear(Ok(), request=request)
+    assert [n.code for n in hand.told(StateSettled)] == [0]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        mark(1, 1, bytes(16)),
+        mark(1, 1, b"short"),
+        mark(1, -1),
+        mark(1, 1 << 64),
+        StateRequested(ticket=1, conversation_id=GROUP, flags=-1, value=b"", wall=1),
+        StateRequested(ticket=1, conversation_id=GROUP, flags=1 << 32, value=b"", wall=1),
+        StateRequested(ticket=1, conversation_id=GROUP, flags=1, value=bytes(1025), wall=1),
+    ],
+    ids=range(7),
+)
+def test_bad_arguments_are_refused_at_once(command: Any) -> None:
+    hand = Hand().online()
+    hand.step(command)
+    (settled,) = hand.told(StateSettled)
+    assert settled.code == ErrorCode.INVALID_ARGUMENT
+    assert not hand.store.rows.conversations
+
+
+def test_tickets_are_bounded() -> None:
+    hand = Hand(mark_tickets_max=2).online()
+    hand.step(mark(1, 1), mark(2, 2), mark(3, 3))
+    assert [(n.ticket, n.code) for n in hand.told(StateSettled)] == [(3, ErrorCode.QUOTA_EXCEEDED)]
+
+
+# ---------------------------------------------------------------- overlays
+
+
+def overlay(number: int, target: int, kind: int = MessageKind.RECALL) -> OverlayRequested:
+    return OverlayRequested(
+        client_message_id=key(number),
+        kind=kind,
+        conversation_id=GROUP,
+        target_seq=target,
+        wall=WALL,
+    )
+
+
+def with_messages(count: int = 3) -> Hand:
+    hand = Hand().online()
+    hand.step(SyncRequested())
+    ((_, request),) = hand.said(PullMailbox)
+    hand.hear(batch(SEQ + 99, *(entry(n) for n in range(1, count + 1))), request=request)
+    return hand
+
+
+def bodies(hand: Hand) -> dict[int, bytes | None]:
+    return {m.conversation_seq: m.body for m in hand.store.messages.values()}
+
+
+@pytest.mark.parametrize(
+    ("kind", "frame"), [(MessageKind.RECALL, Recall), (MessageKind.DELETE_FOR_ME, DeleteForMe)]
+)
+def test_overlays_are_pending_rows_like_sends(kind: int, frame: type) -> None:
+    hand = with_messages()
+    hand.step(overlay(50, 2, kind))
+    ((said, request),) = hand.said(frame)
+    assert (said.client_message_id, said.target_seq, said.conversation_id) == (key(50), 2, GROUP)
+    assert said.not_after > WALL
+    hand.hang_up()
+    hand.advance(1_000)
+    hand.online_after(hand.authenticating())
+    ((again, request),) = hand.said(frame)
+    assert again == said, "the same bytes"
+    hand.hear(
+        SendAck(
+            client_message_id=key(50),
+            message_id=key(150),
+            conversation_id=GROUP,
+            conversation_seq=9,
+            last_activity_id=key(150),
+            sent_at=1,
+        ),
+        request=request,
+    )
+    (settled,) = hand.told(SendSettled)
+    assert settled.coordinates is not None
+    assert unread(hand) == (2, True), "it lies as soon as it is acked"
+    if kind == MessageKind.RECALL:
+        assert bodies(hand)[2] is None
+
+
+def test_a_recall_from_the_mailbox_takes_the_body() -> None:
+    hand = with_messages()
+    hand.step(SyncRequested())
+    ((_, request),) = hand.said(PullMailbox)
+    recall = entry(4, SEQ + 100, kind=MessageKind.RECALL, body=(2).to_bytes(8, "big"))
+    hand.hear(batch(SEQ + 100, recall), request=request)
+    assert bodies(hand) == {1: b"1", 2: None, 3: b"3", 4: (2).to_bytes(8, "big")}
+
+
+def test_a_recall_that_comes_first_waits_for_its_message() -> None:
+    hand = Hand().online()
+    hand.step(SyncRequested())
+    ((_, request),) = hand.said(PullMailbox)
+    recall = entry(4, SEQ + 1, kind=MessageKind.RECALL, body=(2).to_bytes(8, "big"))
+    hand.hear(batch(SEQ + 1, recall, entry(2, SEQ + 1)), request=request)
+    assert bodies(hand)[2] is None
+
+
+def test_a_tombstone_of_history_takes_the_body() -> None:
+    hand = with_messages()
+    hand.step(HistoryRequested(ticket=1, conversation_id=GROUP, anchor=0, direction=0))
+    ((_, request),) = hand.said(PullHistory)
+    gone = record(2, sender_id=2, body=None, tombstone=Tombstone.RECALLED)
+    hand.hear(history(record(1, sender_id=2), gone), request=request)
+    assert bodies(hand) == {1: b"1", 2: None, 3: b"3"}
+
+
+def test_an_overlay_that_is_refused_lies_nowhere() -> None:
+    hand = with_messages()
+    hand.step(overlay(50, 2))
+    ((_, request),) = hand.said(Recall)
+    hand.hear(
+        Error(code=ErrorCode.FORBIDDEN, message="", client_message_id=key(50)), request=request
+    )
+    (settled,) = hand.told(SendSettled)
+    assert (settled.coordinates, settled.code) == (None, ErrorCode.FORBIDDEN)
+    assert bodies(hand)[2] == b"2"
+
+
+def test_an_overlay_of_another_kind_is_refused_at_once() -> None:
+    hand = Hand().online()
+    hand.step(overlay(50, 2, MessageKind.TEXT))
+    (refused,) = hand.told(SendRefused)
+    assert refused.code == ErrorCode.INVALID_ARGUMENT
+
+
+# ---------------------------------------------------------------- readers, rebuild
+
+
+def test_readers() -> None:
+    hand = Hand().online()
+    hand.step(ReadByRequested(ticket=4, conversation_id=GROUP, conversation_seq=3))
+    ((frame, request),) = hand.said(ReadBy)
+    assert (frame.conversation_id, frame.conversation_seq, frame.users) == (GROUP, 3, ())
+    hand.hear(
+        ReadBy(conversation_id=GROUP, conversation_seq=3, users=(2, 3), has_more=True),
+        request=request,
+    )
+    (told,) = hand.told(ReadByArrived)
+    assert (told.ticket, told.users, told.has_more) == (4, (2, 3), True)
+    hand.step(ReadByRequested(ticket=5, conversation_id=GROUP, conversation_seq=3))
+    hand.hang_up()
+    assert [failed.ticket for failed in hand.told(QueryFailed)] == [5]
+
+
+def rebuilding() -> Hand:
+    store = ToyLocalStore()
+    store.cursor, store.covered = b"c-old", SEQ - 50
+    store.anchors = {GROUP: 3}
+    hand = Hand(store)
+    hand.lists = False
+    request = hand.authenticating()
+    hand.hear(Error(code=ErrorCode.CURSOR_EXPIRED, message=""), request=request)
+    hand.advance(1_000)
+    hand.online_after(hand.authenticating())
+    return hand
+
+
+def test_a_rebuild_waits_for_a_list_that_knows_enough() -> None:
+    hand = rebuilding()
+    _, request = read_on(hand)
+    assert not hand.said(PullHistory)
+    hand.hear(page(projected_through=SEQ - 1), request=request)
+    assert hand.store.state is LocalState.REBUILDING
+    hand.advance(1_000)
+    _, request = read_on(hand)
+    hand.hear(page(), request=request)
+    ((frame, request),) = hand.said(PullHistory)
+    assert frame.anchor == 3
+    hand.hear(history(), request=request)
+    assert hand.store.state is LocalState.ONLINE
+
+
+def test_a_rebuild_reads_conversations_the_device_never_saw() -> None:
+    hand = rebuilding()
+    _, request = read_on(hand)
+    hand.hear(page(listed(9)), request=request)
+    seen = []
+    while asked := hand.said(PullHistory):
+        ((frame, request),) = asked
+        seen.append((frame.conversation_id, frame.anchor))
+        found = (record(9, sender_id=2),) if frame.conversation_id == key(9) else ()
+        hand.hear(
+            HistoryBatch(conversation_id=frame.conversation_id, records=found, has_more=False),
+            request=request,
+        )
+    assert seen == [(key(9), 0), (GROUP, 3)]
+    assert hand.store.state is LocalState.ONLINE
+    assert unread(hand, key(9)) == (1, True)
+    assert hand.store.anchors == {GROUP: 3, key(9): 9}
+    assert not hand.told(SessionsReady)
+    no_states(hand)
+    assert len(hand.told(SessionsReady)) == 1
+
+
+def test_a_restart_goes_on_with_the_rebuild() -> None:
+    hand = rebuilding()
+    again = Hand(hand.store)
+    again.lists = False
+    again.online()
+    assert again.store.state is LocalState.REBUILDING
+    _, request = read_on(again)
+    again.hear(page(), request=request)
+    ((_, request),) = again.said(PullHistory)
+    again.hear(history(record(4, sender_id=2)), request=request)
+    assert again.store.state is LocalState.ONLINE
+    assert state(again) is ClientState.ONLINE
+
+
+def test_a_fill_whose_rows_can_not_be_read_is_tried_again() -> None:
+    hand = by_hand()
+    hand.store.fail_next += [ReadUnfilled]
+    _, request = read_on(hand)
+    hand.hear(page(listed(9)), request=request)
+    no_states(hand)
+    hand.advance(2_000)
+    assert len(hand.said(PullHistory)) == 1
