@@ -75,6 +75,7 @@ CONFIG = SessionConfig(
     retry_first_ms=10,
     retry_most_ms=50,
 )
+EVERYONE = {1: 0, 2: 0, 3: 0}
 OVERLAYS = (MessageKind.RECALL, MessageKind.DELETE_FOR_ME)
 
 
@@ -215,6 +216,7 @@ class Scene:
         self.sent: list[Any] = []
         self.fault: Fault = lambda effect: None
         self.missing_versions: dict[bytes, None] = {}
+        self.applied = 0
         self._rid = 0
         self.start()
 
@@ -348,7 +350,8 @@ class Scene:
                 conversation_id=name, version=version, digest=digest, control_seq=0, members=members
             )
             versions.append(None if name in self.missing_versions else found)
-        return VersionsRead(op=effect.op, versions=tuple(versions), applied=(0,) * len(versions))
+        applied = (self.applied,) * len(versions)
+        return VersionsRead(op=effect.op, versions=tuple(versions), applied=applied)
 
     def _log(self, effect: Any) -> Any:
         records = self.logs[effect.topic, effect.partition]
@@ -571,3 +574,9 @@ def shown(rows: list[Any]) -> list[Any]:
         (r.last_activity_id, r.conversation_id, r.unread, r.unread_exact, r.head, r.read_seq)
         for r in rows
     ]
+
+
+def refused(answer: Any, code: ErrorCode) -> None:
+    """It was refused, for this reason."""
+    assert isinstance(answer, Refused), answer
+    assert answer.code == code, answer
