@@ -90,7 +90,7 @@ class LocalStore:
         except sqlite3.Error as error:
             os.close(self._lock)
             raise LocalStoreUnusable(f"{path}: {error}") from None
-        except LocalStoreUnusable:
+        except BaseException:
             os.close(self._lock)
             raise
 

@@ -262,7 +262,7 @@ def test_a_later_schema_is_refused_and_left_alone(path: Path) -> None:
         LocalStore(path)
     assert path.read_bytes() == before
     with sqlite3.connect(path) as connection:
-        connection.execute("PRAGMA user_version=1")
+        connection.execute("PRAGMA user_version=2")
     connection.close()
     LocalStore(path).close()  # the refusal gave the lock up
 
