@@ -337,8 +337,7 @@ class EmbeddedServer:
             outbox_partition_count=parameters.outbox_partition_count,
             secret=secret,
             archived=self._tiered,
-            default_retention_ms=self._retention.default_ms,
-            ephemeral_retention_ms=self._retention.ephemeral_ms,
+            retention=self._retention,
         )
 
     def _session_config(self) -> SessionConfig:
@@ -346,7 +345,6 @@ class EmbeddedServer:
         return SessionConfig(
             shard_count=parameters.shard_count,
             outbox_partition_count=parameters.outbox_partition_count,
-            retention=self._retention,
             page_default=parameters.page_default,
             page_max=parameters.page_max,
             page_bytes_max=parameters.batch_bytes_max,

@@ -10,15 +10,19 @@ from qim.core.contract import ids
 from qim.core.contract.entities import (
     EMPTY_ID,
     GroupDispatch,
+    MessageKind,
     MessageRecord,
     UserMailboxEntry,
     decode_stored_record,
 )
 from qim.core.contract.kinds import Tombstone
 from qim.core.contract.rpc import PulledEntry
+from qim.core.retention import FOREVER_MS, RetentionPolicy, retained_until
 
 OVERHEAD_BYTES = 256
 """What a kept body costs beside its bytes."""
+_EXPIRING = (MessageKind.TEXT, MessageKind.CUSTOM)
+"""Membership and overlays outlive retention in a mailbox: what they speak of may be kept longer than they are."""
 
 
 class Body(Struct, frozen=True, gc=False):
@@ -32,13 +36,15 @@ class Body(Struct, frozen=True, gc=False):
     peer_user_id: int
     trace_id: int
     tombstone: int = Tombstone.NONE
+    kept_until: int = FOREVER_MS
+    """Wall ms from which on retention hides it, wherever it still stands."""
 
     def size(self) -> int:
         """Bytes it counts in a cache or a batch."""
         return OVERHEAD_BYTES + (len(self.body) if self.body is not None else 0)
 
 
-def body_of_dispatch(dispatch: GroupDispatch) -> Body:
+def body_of_dispatch(dispatch: GroupDispatch, retention: RetentionPolicy) -> Body:
     """Its ``body`` is None where the dispatch carries none inline."""
     return Body(
         conversation_kind=dispatch.conversation_kind,
@@ -48,11 +54,12 @@ def body_of_dispatch(dispatch: GroupDispatch) -> Body:
         sent_at=dispatch.sent_at,
         peer_user_id=dispatch.peer_user_id,
         trace_id=dispatch.trace_id,
+        kept_until=_kept_until(dispatch, retention),
     )
 
 
-def body_of_record(record: MessageRecord) -> Body:
-    """From the hot store."""
+def body_of_record(record: MessageRecord, retention: RetentionPolicy) -> Body:
+    """From the hot store or the archive."""
     return Body(
         conversation_kind=record.conversation_kind,
         last_activity_id=record.last_activity_id,
@@ -61,7 +68,14 @@ def body_of_record(record: MessageRecord) -> Body:
         sent_at=record.sent_at,
         peer_user_id=record.peer_user_id,
         trace_id=record.trace_id,
+        kept_until=_kept_until(record, retention),
     )
+
+
+def _kept_until(message: GroupDispatch | MessageRecord, retention: RetentionPolicy) -> int:
+    if message.kind not in _EXPIRING:
+        return FOREVER_MS
+    return retained_until(retention, message.tenant_id, message.retention_class, message.sent_at)
 
 
 def expired_body(entry: UserMailboxEntry) -> Body:
@@ -83,7 +97,7 @@ def recalled_body(entry: UserMailboxEntry) -> Body:
     return msgspec.structs.replace(expired_body(entry), tombstone=Tombstone.RECALLED)
 
 
-def read_body(stored: bytes, entry: UserMailboxEntry) -> Body | None:
+def read_body(stored: bytes, entry: UserMailboxEntry, retention: RetentionPolicy) -> Body | None:
     """The body under an entry's name; None where the bytes are another message's or nobody's."""
     try:
         record = decode_stored_record(stored)
@@ -96,7 +110,7 @@ def read_body(stored: bytes, entry: UserMailboxEntry) -> Body | None:
         and record.sender_id == entry.sender_id
         and record.kind == entry.kind
     )
-    return body_of_record(record) if named else None
+    return body_of_record(record, retention) if named else None
 
 
 def joined(

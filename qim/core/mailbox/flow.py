@@ -243,7 +243,9 @@ class Flow:
             return False
         fill(shard, record, audience, self._config.shard_count)
         if dispatch.inline_body is not None:
-            self._cache.keep(dispatch.message_id, body_of_dispatch(dispatch))
+            self._cache.keep(
+                dispatch.message_id, body_of_dispatch(dispatch, self._config.retention)
+            )
         return True
 
     def _on_entries(self, now: Ms, shard: Shard, request: AppendEntries) -> None:

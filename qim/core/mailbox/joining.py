@@ -6,6 +6,7 @@
                          |--not hot--> ReadArchiveBodies --found--> joined
                          |--not there--> Fetch of the dispatch --inline body--> joined
                                           |--older than its class is kept--> joined as a tombstone
+    found, but older than its class is kept --> joined as a tombstone: expiry hides at its time, whoever still holds a copy
                                           |--anything else--> the batch ends before it
 
 A batch ends WHOLE, CUT (there is more, or it is full) or at a MISS. One read a distinct message is in flight; a miss is
@@ -40,8 +41,11 @@ from qim.core.ports.log import Fetch, Fetched, Topic
 from qim.core.ports.observe import Count, Violation
 from qim.core.ports.store_history import OverlaysRead, ReadOverlays
 from qim.core.ports.store_message import BodiesRead, ReadBodies
+from qim.core.retention import retained_until
 
 BodyName = tuple[bytes, int, bytes]
+_USUAL = (RetentionClass.DEFAULT, RetentionClass.EPHEMERAL, RetentionClass.TENANT_CUSTOM)
+"""Classes that end; a hold explains nothing."""
 
 
 class End(IntEnum):
@@ -88,6 +92,8 @@ class Joining:
         self._config = config
         self._orders = orders
         self._cache = cache
+        self.wall = 0
+        """Wall ms as of the present step, by which retention is judged."""
         self._waiting: dict[BodyName, list[Pull]] = {}
         self._unread: dict[BodyName, None] = {}
         """Names to be read at the end of this step."""
@@ -114,6 +120,8 @@ class Joining:
                 body = pull.found.pop(entry.message_id, None) or self._cache.find(entry.message_id)
             if body is None:
                 return self._look_for(pull, entry)
+            if body.kept_until <= self.wall:
+                body = expired_body(entry)
             if pull.batch and pull.batch_bytes + body.size() > self._config.batch_bytes_max:
                 return End.CUT
             pull.batch.append(joined_entry(entry, body))
@@ -291,7 +299,7 @@ class Joining:
         if stored is None:
             return
         entry = next(entry for entry in pull.entries if name_of(entry) == name)
-        body = read_body(stored, entry)
+        body = read_body(stored, entry, self._config.retention)
         if body is None:
             self._mismatch(entry)
             return
@@ -300,7 +308,7 @@ class Joining:
 
     # ------------------------------------------------------------ the dispatch
 
-    def on_dispatch(self, wall: int, op: int, event: Fetched | None) -> Ended:
+    def on_dispatch(self, op: int, event: Fetched | None) -> Ended:
         """The dispatch of the entry at which a pull stands; None where the log has it no more or did not answer."""
         pull = self._fetches.pop(op)
         pull.awaited = 0
@@ -308,12 +316,12 @@ class Joining:
         dispatch = self._dispatch_in(event, entry)
         if dispatch is not None and dispatch.inline_body is not None:
             if body_digest(dispatch.inline_body) == dispatch.body_digest:
-                body = body_of_dispatch(dispatch)
+                body = body_of_dispatch(dispatch, self._config.retention)
                 self._cache.keep(entry.message_id, body)
                 pull.found[entry.message_id] = body
             else:
                 self._mismatch(entry)
-        elif self._explains(wall, entry, dispatch):
+        elif self._explains(pull, entry, dispatch):
             pull.found[entry.message_id] = expired_body(entry)
         else:
             self._orders.give(Count(name="mailbox_body_missing"))
@@ -329,17 +337,23 @@ class Joining:
             return read.dispatch
         return None
 
-    def _explains(self, wall: int, entry: UserMailboxEntry, dispatch: GroupDispatch | None) -> bool:
+    def _explains(
+        self, pull: Pull, entry: UserMailboxEntry, dispatch: GroupDispatch | None
+    ) -> bool:
         """Has retention taken the body? Without its dispatch only the longest usual retention explains an absence."""
-        config = self._config
-        if dispatch is None:
-            sent_at = ids.unpack_message_id(entry.message_id).physical_ms
-            return sent_at + config.default_retention_ms < wall
-        if dispatch.retention_class == RetentionClass.EPHEMERAL:
-            return dispatch.sent_at + config.ephemeral_retention_ms < wall
-        if dispatch.retention_class == RetentionClass.DEFAULT:
-            return dispatch.sent_at + config.default_retention_ms < wall
-        return False
+        policy = self._config.retention
+        if dispatch is not None:
+            tenant, kept_as, sent_at = (
+                dispatch.tenant_id,
+                dispatch.retention_class,
+                dispatch.sent_at,
+            )
+            return retained_until(policy, tenant, kept_as, sent_at) <= self.wall
+        sent_at = ids.unpack_message_id(entry.message_id).physical_ms
+        longest = max(
+            retained_until(policy, pull.cursor.tenant_id, kept_as, sent_at) for kept_as in _USUAL
+        )
+        return longest <= self.wall
 
     # ------------------------------------------------------------ the batch
 

@@ -172,6 +172,7 @@ class MailboxNode:
         self, now: Ms, pending: Pending, op: int, event: MailboxCompletion
     ) -> None:
         """Reads of pull, push and shelf: harmless, so everything but an answer is a failure of the read."""
+        self._pulls.at(self._wall(now))
         match event:
             case MailboxesRead():
                 self._pulls.on_rows(event)
@@ -199,7 +200,7 @@ class MailboxNode:
                 self._pulls.on_bodies_failed(op)
             case _ if pending.what is What.DISPATCH:
                 fetched = event if isinstance(event, Fetched) else None
-                self._pulls.on_dispatch(self._wall(now), op, fetched)
+                self._pulls.on_dispatch(op, fetched)
             case _ if pending.what is What.PRESENCE:
                 self._pushes.on_failed()
             case _:

@@ -231,6 +231,10 @@ class Pulls:
 
     # ------------------------------------------------------------ bodies
 
+    def at(self, wall: int) -> None:
+        """Wall ms of what follows: by it retention is judged."""
+        self._joining.wall = wall
+
     def on_bodies(self, event: BodiesRead) -> None:
         """Bodies from the hot store."""
         self._answer_all(self._joining.on_bodies(event))
@@ -255,9 +259,9 @@ class Pulls:
         """The archive did not answer."""
         self._answer_all(self._joining.on_archive_failed(op))
 
-    def on_dispatch(self, wall: int, op: int, event: Fetched | None) -> None:
+    def on_dispatch(self, op: int, event: Fetched | None) -> None:
         """A dispatch that was looked up for its body or its retention class."""
-        self._answer_all(self._joining.on_dispatch(wall, op, event))
+        self._answer_all(self._joining.on_dispatch(op, event))
 
     # ------------------------------------------------------------ answered
 

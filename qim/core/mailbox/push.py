@@ -22,6 +22,7 @@ from qim.core.mailbox.vocabulary import MailboxConfig
 from qim.core.ports.network import Send
 from qim.core.ports.observe import Count, StageReached
 from qim.core.ports.store_mailbox import PresenceRead, ReadPresence
+from qim.core.retention import RetentionPolicy
 
 TRACES_MAX = 4
 
@@ -99,7 +100,7 @@ class Pushes:
             targets, missed = _targets(hint, online)
             offline += missed
             for gateway, devices in targets.items():
-                push = Push(_entry(hint), tuple(devices))
+                push = Push(_entry(hint, self._config.retention), tuple(devices))
                 batches.setdefault((gateway, hint.shard), []).append(push)
             if targets:
                 stage = StageReached(trace_id=hint.dispatch.trace_id, stage=MessageStage.PUSHED)
@@ -140,11 +141,11 @@ def _targets(
     return targets, offline
 
 
-def _entry(hint: Hint) -> PulledEntry:
+def _entry(hint: Hint, retention: RetentionPolicy) -> PulledEntry:
     """The body once; event_id is each target's own, and a body that isn't inline is left to be pulled."""
     dispatch = hint.dispatch
     return joined(
-        body_of_dispatch(dispatch),
+        body_of_dispatch(dispatch, retention),
         mailbox_seq=hint.seq,
         event_id=EMPTY_ID,
         message_id=dispatch.message_id,

@@ -31,6 +31,7 @@ from qim.core.ports.store_mailbox import (
     Trimmed,
 )
 from qim.core.ports.store_message import BodiesRead, ReadBodies, ReadVersions, VersionsRead
+from qim.core.retention import RetentionPolicy
 
 
 class MailboxConfig(Struct, frozen=True, kw_only=True):
@@ -59,8 +60,7 @@ class MailboxConfig(Struct, frozen=True, kw_only=True):
     mailbox_retention_ms: Ms = 30 * DAY_MS
     mailbox_day_ms: Ms = DAY_MS
     read_back_ms: Ms = 7 * DAY_MS
-    default_retention_ms: Ms = 30 * DAY_MS
-    ephemeral_retention_ms: Ms = DAY_MS
+    retention: RetentionPolicy = RetentionPolicy()
     version_names_max: int = 64
     version_members_max: int = 200_000
     page_default: int = 100

@@ -6,7 +6,7 @@ import pytest
 
 from qim.core.contract import routing
 from qim.core.contract.cursor import Cursor, decode_cursor, encode_cursor
-from qim.core.contract.entities import GroupDispatch, RetentionClass
+from qim.core.contract.entities import GroupDispatch, MessageKind, RetentionClass
 from qim.core.contract.errors import ErrorCode
 from qim.core.contract.invariants import Invariant
 from qim.core.contract.kinds import Tombstone
@@ -29,6 +29,7 @@ from qim.core.ports.log import Fetch
 from qim.core.ports.store_history import ReadOverlays
 from qim.core.ports.store_mailbox import MailboxesRead, ReadMailboxes
 from qim.core.ports.store_message import ReadBodies
+from qim.core.retention import RetentionPolicy
 from tests.core.mailbox.bench import (
     CONFIG,
     RESOURCE,
@@ -43,6 +44,7 @@ from tests.core.mailbox.bench import (
 
 DAY = 86_400_000
 NO_CACHE = replace(CONFIG, body_cache_bytes_max=0)
+ARCHIVED = replace(NO_CACHE, archived=True)
 
 
 def actor(user: int = 1, device: bytes = b"phone") -> Actor:
@@ -452,7 +454,8 @@ def test_an_unreachable_hot_store_is_no_miss_and_explains_nothing(fault: str) ->
         (RetentionClass.DEFAULT, 29, False),
         (RetentionClass.EPHEMERAL, 2, True),
         (RetentionClass.EPHEMERAL, 0, False),
-        (RetentionClass.TENANT_CUSTOM, 31, False),
+        (RetentionClass.TENANT_CUSTOM, 31, True),
+        (RetentionClass.TENANT_CUSTOM, 29, False),
         (RetentionClass.COMPLIANCE_HOLD, 4_000, False),
     ],
 )
@@ -465,6 +468,52 @@ def test_only_retention_of_its_class_makes_a_tombstone(
     tombstones = [entry.tombstone for entry in answer.entries]
     assert tombstones == ([Tombstone.EXPIRED] if explained else [])
     assert all(entry.body is None for entry in answer.entries)
+
+
+def test_a_tenant_s_own_policy_is_the_mailbox_s_too() -> None:
+    item = replace(
+        dispatch(0, users=(1,), inline=False, sent_at=WALL - 31 * DAY),
+        retention_class=RetentionClass.TENANT_CUSTOM,
+    )
+    longer = RetentionPolicy(tenants=((item.tenant_id, 40 * DAY),))
+    bench = running(item, config=replace(NO_CACHE, retention=longer))
+    assert pull(bench, cursor(START)).entries == (), "a miss that nothing explains"
+    shorter = RetentionPolicy(tenants=((item.tenant_id, DAY),))
+    bench = running(item, config=replace(NO_CACHE, retention=shorter))
+    assert [e.tombstone for e in pull(bench, cursor(START)).entries] == [Tombstone.EXPIRED]
+
+
+@pytest.mark.parametrize("held", ["hot", "archived", "inline", "cached"])
+def test_expiry_hides_what_still_stands_somewhere(held: str) -> None:
+    """An ephemeral body lies in the hot store, the archive, its dispatch or a cache for longer than its day."""
+    items = [
+        replace(
+            dispatch(n, users=(1,), inline=held in ("inline", "cached"), sent_at=sent_at),
+            retention_class=RetentionClass.EPHEMERAL,
+        )
+        for n, sent_at in enumerate((WALL - DAY, WALL - DAY + 60_000))
+    ]
+    configs = {"archived": ARCHIVED, "cached": CONFIG}
+    bench = running(*items, config=configs.get(held, NO_CACHE))
+    for item in items:
+        if held == "hot":
+            put_hot(bench, item, b"body")
+        if held == "archived":
+            put_archived(bench, item, b"body")
+    old, young = pull(bench, cursor(START)).entries
+    assert (old.body, old.tombstone) == (None, Tombstone.EXPIRED)
+    assert young.body is not None
+
+
+@pytest.mark.parametrize("kind", [MessageKind.CONTROL, MessageKind.RECALL])
+def test_membership_and_overlays_outlive_retention(kind: MessageKind) -> None:
+    """What they speak of may be kept longer: a device that was away must still learn of it."""
+    item = replace(dispatch(0, users=(1,), sent_at=WALL - 29 * DAY), kind=kind)
+    short = RetentionPolicy(default_ms=DAY)
+    bench = running(item, config=replace(NO_CACHE, retention=short))
+    (entry,) = pull(bench, cursor(START)).entries
+    assert entry.tombstone == Tombstone.NONE
+    assert entry.body is not None
 
 
 @pytest.mark.parametrize("lost", ["retention", "failed", "other"])
@@ -574,8 +623,6 @@ def test_overlays_of_many_pulls_are_read_together_within_bounds() -> None:
 
 
 # ------------------------------------------------------------ archived bodies
-
-ARCHIVED = replace(NO_CACHE, archived=True)
 
 
 def put_archived(bench: Bench, item: GroupDispatch, body: bytes) -> None:
