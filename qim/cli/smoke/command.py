@@ -12,7 +12,13 @@ from qim.cli.command import Subparsers, add_command, asynchronous
 from qim.cli.data_files import running_server, secret_of
 from qim.cli.exit_codes import Exit
 from qim.cli.output import print_json, say
-from qim.cli.smoke import checks_delivery, checks_groups, checks_operator, checks_protocol
+from qim.cli.smoke import (
+    checks_delivery,
+    checks_groups,
+    checks_operator,
+    checks_protocol,
+    checks_sessions,
+)
 from qim.cli.smoke.stage import Check, Grounds, Skipped, Stage
 from qim.cli.smoke.wire import Wire
 from qim.cli.target import add_server_arguments, data_and_token, tenant_of, token_claims
@@ -22,6 +28,7 @@ from qim.core.contract.tokens import AccessToken, sign_token
 CHECKS: Final[tuple[Check, ...]] = (
     *checks_delivery.CHECKS,
     *checks_groups.CHECKS,
+    *checks_sessions.CHECKS,
     *checks_protocol.CHECKS,
     *checks_operator.CHECKS,
 )
