@@ -15,8 +15,9 @@ EXAMPLES = """\
 """
 MORE = """
 Type and press Enter; what comes is shown while you type. Marks: ⋯ on its way (kept here, also across restarts), ✓ durable
-on the server, ✗ refused. Commands begin with /: /to, /group, /new, /add, /remove, /leave, /members, /history, /help,
-/quit. Without a terminal it reads lines and writes lines."""
+on the server, ✗ refused. It begins with what is unread; what is shown of the conversation one is in counts as read.
+Commands begin with /: /to, /group, /new, /add, /remove, /leave, /members, /history, /recall, /delete, /list, /pin, /mute,
+/hide, /help, /quit. Without a terminal it reads lines and writes lines."""
 
 
 def add_parser(subparsers: Subparsers) -> None:

@@ -5,27 +5,38 @@ Marks: ⋯ kept here and on its way, ✓ durable on the server, ✗ refused for 
 
 import argparse
 import asyncio
+import contextlib
 import os
 from collections import deque
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
 from rich.text import Text
 
-from qim.cli.arguments import id16, user_id, user_ids
+from qim.cli.arguments import count, id16, user_id, user_ids
 from qim.cli.chat.screen import Screen
-from qim.cli.output import clock, conversation_label, other_user, printable, shown_body
+from qim.cli.output import (
+    clock,
+    conversation_label,
+    conversation_line,
+    other_user,
+    printable,
+    shown_body,
+)
 from qim.client import Client, NotConnected, SendFailed, SendStatus, Sent
 from qim.client.results import state_text
 from qim.core.client.vocabulary import ClientState
+from qim.core.contract.entities import MessageKind
 from qim.core.contract.ids import single_conversation_id
 from qim.core.contract.params import DEFAULT
 from qim.core.ports.local_store import LocalMessage
 
+OWN_KINDS: Final = (MessageKind.TEXT, MessageKind.CUSTOM)
 UNSETTLED_MAX: Final = 200
 SEEN_MAX: Final = 1_000
 SETTLE_SECONDS: Final = 24 * 3600.0
 LEAVE_SECONDS: Final = 5.0
+LISTED_MAX: Final = 20
 ONLINE_SECONDS: Final = 10.0
 HISTORY_DEFAULT: Final = 20
 HELP: Final = """\
@@ -33,7 +44,9 @@ HELP: Final = """\
 /group ID           write to this group (or the first letters of one seen here)
 /new USER[,USER…] [NAME]   create a group and write to it
 /add USER[,USER…]   /remove USER[,USER…]   /leave   /members
-/history [N]        the newest N messages of this conversation
+/history [N]        the newest N messages of this conversation, with their numbers
+/recall [SEQ]       take back the last message of yours, or that number   /delete SEQ   for you alone
+/list               conversations, unread first   /pin /mute /hide   this one, again: undone
 /help  /quit        Ctrl-D leaves too
 anything else is sent; a line that begins with // is sent with one /"""
 
@@ -63,6 +76,7 @@ class Session:
         self._sending: dict[bytes, asyncio.Task[None]] = {}
         self._mine: deque[bytes] = deque(maxlen=SEEN_MAX)
         self._groups: dict[bytes, None] = {}
+        self._last: dict[bytes, int] = {}  # the newest own message of a room, for /recall
         self._commands = {
             "/to": self._to,
             "/group": self._group,
@@ -72,6 +86,12 @@ class Session:
             "/leave": self._leave,
             "/members": self._members,
             "/history": self._history,
+            "/recall": self._recall,
+            "/delete": self._delete,
+            "/list": self._list,
+            "/pin": lambda rest: self._switch("pinned"),
+            "/mute": lambda rest: self._switch("muted"),
+            "/hide": lambda rest: self._switch("hidden"),
             "/help": self._help,
         }
 
@@ -80,15 +100,16 @@ class Session:
         self._room = room
         self._remark("/help says what can be typed")
         self._show()
+        greeting = asyncio.ensure_future(self._greet())
         tasks = [
             asyncio.ensure_future(self._listen()),
             asyncio.ensure_future(self._watch()),
             asyncio.ensure_future(self._type()),
         ]
         done, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in rest:
+        for task in (greeting, *rest):
             task.cancel()
-        await asyncio.gather(*rest, return_exceptions=True)
+        await asyncio.gather(greeting, *rest, return_exceptions=True)
         for task in done:
             task.result()
         await self._leave_calmly()
@@ -102,8 +123,21 @@ class Session:
             await self._typed(line)
             self._show()
 
+    async def _greet(self) -> None:
+        """What is unread, once it is known; chatting doesn't wait for it."""
+        with contextlib.suppress(NotConnected):
+            await self._client.listed(SETTLE_SECONDS)
+            rows = [row for row in await self._client.conversations() if row.unread]
+            for row in rows[:LISTED_MAX]:
+                self._remark(conversation_line(row, self._user))
+            badge = await self._client.unread()
+            if badge.count:
+                self._remark(f"{badge.count}{'' if badge.exact else '+'} unread; /list shows all")
+
     async def _listen(self) -> None:
         async for message in self._client.messages():
+            if message.sender_id == self._user and message.kind in OWN_KINDS:
+                self._last[message.conversation_id] = message.conversation_seq
             if message.client_message_id in self._mine:
                 continue
             if not message.peer_user_id:
@@ -111,6 +145,8 @@ class Session:
             if self._room is None and message.sender_id != self._user:
                 self._enter(self._room_of(message))
             self._screen.log(self._line(message))
+            if self._room is not None and message.conversation_id == self._room.conversation_id:
+                await self._read(message.conversation_id, message.conversation_seq)
 
     async def _watch(self) -> None:
         told = ""
@@ -182,6 +218,8 @@ class Session:
         del self._unsettled[key]
         self._sending.pop(key, None)
         at = sent.coordinates
+        if at is not None:
+            self._last[at.conversation_id] = at.conversation_seq
         mark = Text(f"✗ {sent.code}", "red") if at is None else Text("✓", "green")
         stamp = clock(at.sent_at) if at else "--:--:--"
         where = "" if room == self._room else f" {room.label}"
@@ -197,12 +235,12 @@ class Session:
     async def _to(self, rest: str) -> None:
         peer = user_id(rest)
         found = single_conversation_id(self._tenant_id, self._user, peer)
-        self._enter(Room(conversation_id=found, peer=peer))
+        await self._go(Room(conversation_id=found, peer=peer))
 
     async def _group(self, rest: str) -> None:
         begin = rest.removeprefix("#").lower()
         seen = [known for known in self._groups if begin and known.hex().startswith(begin)]
-        self._enter(Room(conversation_id=seen[0] if len(seen) == 1 else id16(rest)))
+        await self._go(Room(conversation_id=seen[0] if len(seen) == 1 else id16(rest)))
 
     async def _new(self, rest: str) -> None:
         users, _, name = rest.partition(" ")
@@ -236,8 +274,36 @@ class Session:
         await self._client.online(ONLINE_SECONDS)
         page = await self._client.history(here, limit=max(1, min(limit, DEFAULT.page_max)))
         for message in page.messages:
-            self._screen.log(self._line(message))
+            self._screen.log(self._line(message, numbered=True))
         self._remark("older ones: /history N" if page.has_more else "that is all")
+
+    async def _recall(self, rest: str) -> None:
+        here = self._here()
+        seq = count(rest) if rest else self._last.get(here, 0)
+        if not seq:
+            raise ValueError("which one? /history shows the numbers")
+        sent = await self._client.recall(here, seq)
+        self._remark(f"message {seq}: {'recalled' if sent.coordinates else sent.code or 'later'}")
+
+    async def _delete(self, rest: str) -> None:
+        seq = count(rest)
+        sent = await self._client.delete_for_me(self._here(), seq)
+        told = "deleted for you" if sent.coordinates else sent.code or "later"
+        self._remark(f"message {seq}: {told}")
+
+    async def _list(self, rest: str) -> None:
+        rows = await self._client.conversations(hidden=True)
+        for row in sorted(rows, key=lambda row: not row.unread)[:LISTED_MAX]:
+            self._remark(conversation_line(row, self._user))
+        self._remark(f"{len(rows)} conversations")
+
+    async def _switch(self, name: str) -> None:
+        here = self._here()
+        row = await self._client.conversation(here)
+        wanted = not (row is not None and getattr(row, name))
+        change: dict[str, Any] = {name: wanted}
+        await self._client.set_state(here, **change, timeout=None)
+        self._remark(f"{name}: {'yes' if wanted else 'no'}")
 
     async def _help(self, rest: str) -> None:
         for line in HELP.splitlines():
@@ -259,13 +325,26 @@ class Session:
         self._remark(f"you write to {room.label}")
         self._show()
 
-    def _line(self, message: LocalMessage) -> Text:
+    async def _go(self, room: Room) -> None:
+        """Enter, and what was shown of it is read."""
+        self._enter(room)
+        row = await self._client.conversation(room.conversation_id)
+        if row is not None and row.newest_seq > row.read_seq:
+            await self._read(room.conversation_id, row.newest_seq)
+
+    async def _read(self, conversation_id: bytes, seq: int) -> None:
+        """Shown in the room one is in: read, on every device, as soon as it can be said."""
+        with contextlib.suppress(SendFailed):
+            await self._client.mark_read(conversation_id, seq, timeout=None)
+
+    def _line(self, message: LocalMessage, *, numbered: bool = False) -> Text:
         here = self._room is not None and message.conversation_id == self._room.conversation_id
         own = message.sender_id == self._user
         who = "you" if own else str(message.sender_id)
         where = "" if here else f" {conversation_label(message, self._user)}"
+        number = f"{message.conversation_seq:>4}  " if numbered else ""
         return Text.assemble(
-            (clock(message.sent_at), "dim"),
+            (number + clock(message.sent_at), "dim"),
             "  ",
             (who, "cyan" if own else "bold"),
             (where, "magenta"),
