@@ -261,6 +261,7 @@ class Summary(Struct, frozen=True, array_like=True, kw_only=True, gc=False):
     """``known`` False: no such conversation, or never a member. head: stored record of the newest visible row that is
 
     neither recalled nor deleted nor an overlay record (b"": none). last_activity_id is that of the newest visible row.
+    Retention leaves head and unread as they are while the wall clock is below ``valid_until`` (ms).
     """
 
     conversation_id: bytes
@@ -271,6 +272,7 @@ class Summary(Struct, frozen=True, array_like=True, kw_only=True, gc=False):
     unread_exact: bool
     head: bytes
     last_activity_id: bytes
+    valid_until: int = 2**63 - 1
 
 
 class SummariesAnswer(Struct, frozen=True, kw_only=True, tag="summaries", gc=False):

@@ -15,7 +15,7 @@ included, at most 2^32 - 1. Of a state's value only mute_until is read, as of th
 from msgspec import Struct
 
 from qim.core.contract import routing
-from qim.core.contract.entities import EMPTY_ID, decode_stored_record
+from qim.core.contract.entities import EMPTY_ID
 from qim.core.contract.errors import ErrorCode
 from qim.core.contract.hashing import H
 from qim.core.contract.rpc import (
@@ -32,7 +32,6 @@ from qim.core.contract.user_state import is_muted
 from qim.core.machine import Ms
 from qim.core.ports.observe import Count
 from qim.core.ports.store_session import ReadSessions, SessionRecord, SessionsRead
-from qim.core.retention import retained_until
 from qim.core.session.asking import WriterAnswer, Writers
 from qim.core.session.known import Known
 from qim.core.session.orders import Orders, What
@@ -46,7 +45,6 @@ BADGE_MAX = 2**32 - 1
 ID_BYTES = 16
 ACTIVITY_MS_SHIFT = 80
 """last_activity_id begins with the physical ms of a message_id (contract.md, Five sequences)."""
-FOREVER = 2**63 - 1
 
 
 class Clock(Struct):
@@ -242,7 +240,7 @@ class Listing:
             self._known.learn(freeze.owner[1], freeze.owner[2], name)
             rows.append(_row(record, summary))
             if name not in freeze.stale:
-                kept[name] = self._keep(freeze.owner[1], record, summary)
+                kept[name] = Kept(inputs=inputs_of(record), summary=summary)
         rows.sort(key=_key, reverse=True)
         shard.revisions += 1
         snapshot = Snapshot(
@@ -256,18 +254,6 @@ class Listing:
         ask = question.ask
         assert isinstance(ask, AskSessionList)
         self._page(question, ask, snapshot, b"")
-
-    def _keep(self, tenant_id: str, record: SessionRecord, summary: Summary) -> Kept:
-        """Nothing unread: it holds until its head's time is up. Else an older row's may be up sooner: soon asked again."""
-        until = FOREVER
-        if summary.head:
-            head = decode_stored_record(summary.head)
-            until = retained_until(
-                self._config.retention, tenant_id, head.retention_class, head.sent_at
-            )
-        if summary.unread:
-            until = min(until, self._clock.wall + self._config.summary_reuse_ms)
-        return Kept(inputs=inputs_of(record), summary=summary, until=until)
 
     def _page(
         self, question: Question, ask: AskSessionList, snapshot: Snapshot, after: bytes

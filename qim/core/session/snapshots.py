@@ -1,7 +1,7 @@
 """What was computed of users' conversations: summaries that still hold, and lists frozen under a revision (pipeline.md §4).
 
 A summary holds while the stored row of its conversation is the one it was made for: a message, an overlay or a read mark
-changes that row. It also ends when retention may have taken what it counts or shows.
+changes that row. It also ends when retention takes the first record that it counts or shows (Summary.valid_until).
 """
 
 from msgspec import Struct
@@ -19,11 +19,10 @@ Inputs = tuple[bytes, int, int, bytes]
 
 
 class Kept(Struct, frozen=True):
-    """A summary, the row it was made for, and the wall clock until which retention leaves it alone."""
+    """A summary and the row it was made for."""
 
     inputs: Inputs
     summary: Summary
-    until: int
 
 
 class Snapshot(Struct, frozen=True):
@@ -59,7 +58,7 @@ class Snapshots:
         """The summary of a conversation, if one still holds."""
         user = self._users.get(owner)
         kept = user.kept.get(record.conversation_id) if user is not None else None
-        if kept is None or kept.inputs != inputs_of(record) or kept.until <= wall:
+        if kept is None or kept.inputs != inputs_of(record) or kept.summary.valid_until <= wall:
             return None
         return kept.summary
 

@@ -35,7 +35,6 @@ from qim.core.ports.store_session import (
     StatesApplied,
     StatesRead,
 )
-from qim.core.retention import RetentionPolicy
 
 
 class SessionConfig(Struct, frozen=True, kw_only=True):
@@ -48,7 +47,6 @@ class SessionConfig(Struct, frozen=True, kw_only=True):
     shard_count: int
     outbox_partition_count: int
     shard_epoch: int = 1
-    retention: RetentionPolicy = RetentionPolicy()
     # the two logs
     fetch_records_max: int = 512
     fetch_bytes_max: int = 1024 * 1024
@@ -81,7 +79,6 @@ class SessionConfig(Struct, frozen=True, kw_only=True):
     unread_window: int = DEFAULT.unread_window_max
     summary_retries_max: int = 5
     summary_retry_ms: Ms = 40
-    summary_reuse_ms: Ms = 10_000
     settle_ms: Ms = 600_000
     snapshot_ms: Ms = 300_000
     snapshots_per_user_max: int = 2

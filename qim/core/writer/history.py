@@ -79,6 +79,7 @@ class Reads:
                     window=ask.window,
                     user_id=ask.actor.user_id,
                     first_rows=self._orders.config.summary_rows_first,
+                    retention=self._orders.config.retention,
                 )
                 query.tallies.append(tally)
                 ranges = (EVERYTHING,)

@@ -13,6 +13,7 @@ from qim.core.contract.kinds import HistoryDirection
 from qim.core.contract.rpc import AskHistory, AskMembers, AskSummaries, Summary
 from qim.core.contract.sequences import U64_MAX
 from qim.core.ports.store_message import HistoryPage
+from qim.core.retention import FOREVER_MS, RetentionPolicy, retained_until
 from qim.core.writer.commit import Waiter
 from qim.core.writer.overlays import COUNTED, OVERLAYS, Target
 from qim.core.writer.scan import Row, Scan, ranges_of
@@ -69,6 +70,9 @@ class Tally(Struct, kw_only=True, eq=False):
     unread: int = 0
     exact: bool = True
     counted: bool = False
+    retention: RetentionPolicy
+    until: int = FOREVER_MS
+    """When the first of the rows that head and count rest on is no longer retained."""
 
     def wish(self) -> int:
         """A few rows tell most conversations; many unread ones need whole pages."""
@@ -85,13 +89,22 @@ class Tally(Struct, kw_only=True, eq=False):
             self.counted = True
         elif not self.counted:
             self.seen += 1
+            self._rest_on(row)
             if self.seen > self.window:
                 self.unread, self.exact, self.counted = self.window, False, True
             elif shown and row.record.sender_id != self.user_id and row.record.kind in COUNTED:
                 self.unread += 1
         if not self.head and shown and row.record.kind not in OVERLAYS:
             self.head = row.stored
+            self._rest_on(row)
         return not (self.counted and self.head)
+
+    def _rest_on(self, row: Row) -> None:
+        record = row.record
+        until = retained_until(
+            self.retention, record.tenant_id, record.retention_class, record.sent_at
+        )
+        self.until = min(self.until, until)
 
     def summary(self, conversation_id: bytes) -> Summary:
         """As the session list shows it."""
@@ -112,6 +125,7 @@ class Tally(Struct, kw_only=True, eq=False):
             unread_exact=self.exact,
             head=self.head,
             last_activity_id=self.last_activity_id,
+            valid_until=self.until,
         )
 
 

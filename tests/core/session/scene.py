@@ -111,6 +111,7 @@ class WriterModel:
     def __init__(self) -> None:
         self.conversations: dict[bytes, Conversation] = {}
         self._ids = 0
+        self.valid_until = U64_MAX >> 1
 
     def activity(self) -> bytes:
         self._ids += 1
@@ -164,6 +165,7 @@ class WriterModel:
             unread_exact=exact,
             head=heads[-1].stored if heads else b"",
             last_activity_id=rows[-1].activity if rows else EMPTY_ID,
+            valid_until=self.valid_until,
         )
 
     def answer(self, ask: AskSummaries | AskMembers) -> Any:

@@ -133,7 +133,7 @@ def test_owners_are_bounded() -> None:
     scene.run()
     for _ in range(2):
         assert shown(scene.pages(1)) == scene.expected(1, {})
-        scene.run(CONFIG.summary_reuse_ms)
+        scene.feed(StoreReset(op=None, store=StoreRole.MESSAGE))
 
 
 def test_a_conversation_its_writer_doesnt_know_is_left_out() -> None:

@@ -16,6 +16,7 @@ from tests.core.session.scene import (
     CONFIG,
     EVERYONE,
     SHARDS,
+    WALL,
     WINDOW,
     Scene,
     conversation,
@@ -159,23 +160,20 @@ def test_only_dirty_conversations_are_computed_again() -> None:
     assert sorted(asked) == sorted(names[:4])
 
 
-def test_what_is_unread_is_asked_again_soon_and_a_head_when_its_time_is_up() -> None:
+def test_a_summary_ends_when_retention_takes_the_first_of_what_it_rests_on() -> None:
     scene = Scene()
-    unread, read = scene.group(1, EVERYONE), scene.group(2, EVERYONE)
-    for name in (unread, read):
-        scene.say(name, 2)
+    scene.say(scene.group(1, EVERYONE), 2)
     scene.run()
-    scene.read(1, read, 1)
+    scene.writer.valid_until = scene.wall() + 1_000
     scene.pages(1)
-    scene.run(CONFIG.summary_reuse_ms)
+    scene.run(998)
     scene.sent.clear()
     scene.pages(1)
-    assert [i.conversation_id for ask in scene.sent for i in ask.items] == [unread]
-    scene.now += CONFIG.retention.default_ms
-    scene.sent.clear()
+    assert scene.sent == []
+    scene.now = scene.writer.valid_until - WALL
+    scene.writer.valid_until += 10_000
     scene.pages(1)
-    asked = [i.conversation_id for ask in scene.sent for i in ask.items]
-    assert sorted(asked) == sorted([unread, read])
+    assert len(scene.sent) == 1
 
 
 def test_overlays_touch_a_conversation_without_raising_it() -> None:

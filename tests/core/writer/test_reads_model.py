@@ -24,6 +24,7 @@ from tests.core.writer.scene import Scene
 from tests.core.writer.test_tiers import trim_everything
 
 KEPT_MS, EPHEMERAL_MS = 40 * HOUR_MS, 6 * HOUR_MS
+NEVER = 1 << 62
 CONFIG = WriterConfig(
     outbox_partition_count=1,
     tiered=True,
@@ -74,7 +75,7 @@ def seen_by(user: int, records: list[MessageRecord], wall: int) -> Seen:
 
 def _ends(record: MessageRecord) -> int:
     if record.retention_class == RetentionClass.COMPLIANCE_HOLD:
-        return 1 << 62
+        return NEVER
     ephemeral = record.retention_class == RetentionClass.EPHEMERAL
     return record.sent_at + (EPHEMERAL_MS if ephemeral else KEPT_MS)
 
@@ -151,12 +152,8 @@ def compare_page(
     assert found == expected_page(seen, direction, anchor, limit)
 
 
-def compare_summary(
-    scene: Scene, group: bytes, records: list[MessageRecord], question: tuple[int, int, int, int]
-) -> None:
-    user, _, read_seq, window = question
-    seen = seen_by(user, records, scene.wall())
-    summary = scene.summary(user, group, read_seq, window)
+def expected_summary(seen: Seen, user: int, read_seq: int, window: int) -> tuple[int, bool, int]:
+    """(unread, exact, seq of the head)."""
     beyond = [row for row in seen.rows if row.conversation_seq > read_seq]
     gone = seen.recalled | seen.deleted
     talk = (MessageKind.TEXT, MessageKind.CUSTOM)
@@ -166,13 +163,26 @@ def compare_summary(
         if row.sender_id != user and row.kind in talk and row.conversation_seq not in gone
     ]
     exact = len(beyond) <= window
-    assert (summary.unread, summary.unread_exact) == (len(counted) if exact else window, exact)
     overlays = (MessageKind.RECALL, MessageKind.DELETE_FOR_ME)
     heads = [r for r in seen.rows if r.kind not in overlays and r.conversation_seq not in gone]
+    return (len(counted) if exact else window, exact, heads[-1].conversation_seq if heads else 0)
+
+
+def compare_summary(
+    scene: Scene, group: bytes, records: list[MessageRecord], question: tuple[int, int, int, int]
+) -> None:
+    user, _, read_seq, window = question
+    seen = seen_by(user, records, scene.wall())
+    summary = scene.summary(user, group, read_seq, window)
     head = decode_stored_record(summary.head).conversation_seq if summary.head else 0
-    assert head == (heads[-1].conversation_seq if heads else 0)
+    told = (summary.unread, summary.unread_exact, head)
+    assert told == expected_summary(seen, user, read_seq, window)
     newest = seen.rows[-1].last_activity_id if seen.rows else EMPTY_ID
     assert summary.last_activity_id == newest
+    # what it said holds as long as it said, however much of the rest has run out by then
+    assert summary.valid_until > scene.wall()
+    later = seen_by(user, records, min(summary.valid_until, NEVER) - 1)
+    assert told == expected_summary(later, user, read_seq, window)
 
 
 @settings(max_examples=100)

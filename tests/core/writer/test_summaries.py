@@ -9,7 +9,7 @@ from qim.core.contract.entities import (
     decode_stored_record,
 )
 from qim.core.contract.errors import ErrorCode
-from qim.core.contract.params import DAY_MS
+from qim.core.contract.params import DAY_MS, DEFAULT
 from qim.core.contract.routing import writer_shard
 from qim.core.contract.rpc import Summary
 from qim.core.ports.archive import ReadArchive
@@ -88,6 +88,7 @@ def test_what_it_says_of_each_kind_of_conversation() -> None:
         unread_exact=True,
         head=first.head,
         last_activity_id=record.last_activity_id,
+        valid_until=record.sent_at + DEFAULT.default_retention_ms,
     )
     assert seq_of(first.head) == 1
     assert scene.summary(1, CHAT).peer_user_id == 2
@@ -173,6 +174,10 @@ def test_expiry_lowers_unread_by_what_it_removed() -> None:
     scene.send(1, 2)
     scene.settle()
     assert scene.summary(2, CHAT).unread == 4
+    sent = [record.sent_at for record in scene.effective()]
+    assert scene.summary(2, CHAT).valid_until == sent[0] + DAY_MS
+    assert scene.summary(2, CHAT, 1).valid_until == sent[1] + DAY_MS
+    assert scene.summary(2, CHAT, 9).valid_until == sent[3] + DAY_MS, "the head alone"
     scene.advance(DAY_MS // 2)
     assert scene.summary(2, CHAT).unread == 1
     scene.advance(DAY_MS)
