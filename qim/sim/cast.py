@@ -25,6 +25,7 @@ from qim.core.ports.store_history import HistoryStoreRequest
 from qim.core.ports.store_mailbox import MailboxStoreRequest
 from qim.core.ports.store_message import MessageStoreRequest
 from qim.core.ports.store_session import SessionStoreRequest
+from qim.core.retention import RetentionPolicy
 from qim.core.session import SessionConfig, SessionProjection
 from qim.core.writer import Writer, WriterConfig
 from qim.sim.choice import choose
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
 
 TENANT: Final = "default"
 FOREVER: Final = 1 << 60
+HOUR_MS: Final = 3_600_000
+MINUTE_MS: Final = 60_000
+BRIEF_LOOK_MS: Final = 1_000
+"""How often what is due is looked for, where windows are seconds."""
 
 
 def parameters(plan: "Plan") -> Parameters:
@@ -56,7 +61,7 @@ def parameters(plan: "Plan") -> Parameters:
         not_after_ms=small.not_after_ms,
         not_after_slack_ms=small.not_after_slack_ms,
         dedupe_window_ms=small.dedupe_window_ms,
-        hot_window_ms=small.hot_window_ms,
+        hot_window_ms=max(small.hot_window_ms, small.dedupe_window_ms + 1),
         page_default=small.page_default,
         outbox_recovery_window_ms=DEFAULT.default_retention_ms,
         dispatch_recovery_window_ms=DEFAULT.default_retention_ms,
@@ -76,13 +81,18 @@ def service_machines(scene: "Scene", node: Node) -> list[Host]:
     leased: tuple[tuple[Role, int], ...] = ()
     pinned: tuple[Resource, ...] = ()
     chosen = node.choose()
+    small = plan.parameters
+    retention = RetentionPolicy(ephemeral_ms=small.ephemeral_ms)
+    brief = small.hot_window_ms < HOUR_MS
     if role == "writer":
         config = WriterConfig(
             instance=number,
             outbox_partition_count=partitions,
             not_after_max_ms=made.not_after_ms + made.not_after_slack_ms,
             tiered=True,
-            hot_window_ms=made.hot_window_ms,
+            hot_window_ms=small.hot_window_ms,
+            retention=retention,
+            trim_every_ms=BRIEF_LOOK_MS if brief else MINUTE_MS,
         )
         machine = Writer(config, choose=chosen)
         leased, pinned = (
@@ -100,17 +110,24 @@ def service_machines(scene: "Scene", node: Node) -> list[Host]:
                 secret=SECRET,
                 page_default=made.page_default,
                 archived=True,
+                retention=retention,
             ),
             choose=chosen,
         )
         leased = ((Role.MAILBOX, shards),)
     elif role == "session":
         machine = SessionProjection(
-            SessionConfig(shard_count=shards, outbox_partition_count=partitions), choose=chosen
+            SessionConfig(shard_count=shards, outbox_partition_count=partitions),
+            choose=chosen,
         )
         leased = ((Role.SESSION, shards),)
     elif role == "archiver":
-        machine = HistoryArchiver(ArchiverConfig(), choose=chosen)
+        machine = HistoryArchiver(
+            ArchiverConfig(
+                retention=retention, expire_every_ms=BRIEF_LOOK_MS if brief else MINUTE_MS
+            ),
+            choose=chosen,
+        )
         leased = ((Role.ARCHIVER, partitions),)
     else:
         assert role == "gateway", role

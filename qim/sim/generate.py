@@ -6,9 +6,9 @@ is keyed by what it decides (a message number, a device), never by how much was 
 
 from typing import Final
 
+from qim.core.contract.entities import RetentionClass
 from qim.sim.clock import TRUE_RATE, Piece
 from qim.sim.draw import Draw
-from qim.sim.faults import StoreEmptied
 from qim.sim.plan import (
     Beginnings,
     ChangeGroup,
@@ -46,6 +46,7 @@ class Kinds:
         self.selfchat = draw.chance(20, "selfchat")
         self.changes = self.groups and draw.chance(60, "changes")
         self.views = draw.chance(60, "views")
+        self.ephemeral = draw.chance(40, "ephemeral")
 
 
 def generate(seed: int, profile: str, *, messages: int | None = None) -> Plan:
@@ -67,7 +68,7 @@ def generate(seed: int, profile: str, *, messages: int | None = None) -> Plan:
         operations=operations,
         faults=faults,
         clocks=() if calm else _clocks(draw, topology, devices),
-        beginnings=_beginnings(draw, emptied=any(isinstance(x, StoreEmptied) for x in faults)),
+        beginnings=_beginnings(draw),
         latency=_latency(draw, calm),
         parameters=parameters,
         heal_ms=heal_ms,
@@ -125,6 +126,7 @@ def _operations(
                 peer=0 if grouped else draw.pick(others, "peer", index),
                 group=draw.pick(groups, "group", index) if grouped else -1,
                 body_bytes=size,
+                retention_class=_class(draw, kinds, index),
             )
         )
     _comings_and_goings(draw, kinds, devices, made, span_ms)
@@ -133,6 +135,13 @@ def _operations(
     if kinds.views:
         _own_views(draw, devices, users, groups, made, span_ms)
     return tuple(made)
+
+
+def _class(draw: Draw, kinds: Kinds, index: int) -> int:
+    if not kinds.ephemeral or draw.chance(50, "kept", index):
+        return RetentionClass.DEFAULT
+    classes = (RetentionClass.EPHEMERAL, RetentionClass.EPHEMERAL, RetentionClass.COMPLIANCE_HOLD)
+    return draw.pick(classes, "class", index)
 
 
 def _groups(
@@ -244,11 +253,9 @@ def _own_views(
             made.append(Overlay(**where, kind=4 if kind == "recall" else 5))
 
 
-def _beginnings(draw: Draw, *, emptied: bool) -> Beginnings:
-    outbox = draw.pick((*BEGINNINGS, 2**53 - 2), "outbox_offset")
+def _beginnings(draw: Draw) -> Beginnings:
     return Beginnings(
-        # Below the log's start the outbox can't restore an emptied store (pipeline.md §1.8): that is another issue's.
-        outbox_offset=0 if emptied else outbox,
+        outbox_offset=draw.pick((*BEGINNINGS, 2**53 - 2), "outbox_offset"),
         dispatch_offset=draw.pick(BEGINNINGS, "dispatch_offset"),
         epoch=draw.pick(EPOCHS, "epoch"),
         wall_ms=1_700_000_000_000 + draw.number(0, 86_400_000, "wall"),
@@ -285,7 +292,8 @@ def _parameters(draw: Draw, calm: bool) -> Compressed:
         not_after_ms=not_after,
         not_after_slack_ms=not_after // 12,
         dedupe_window_ms=2 * not_after,
-        hot_window_ms=7 * 86_400_000,
+        hot_window_ms=draw.pick((1_000, 3_000, 10_000, 7 * 86_400_000), "hot_window"),
+        ephemeral_ms=draw.pick((1_500, 5_000, 86_400_000), "ephemeral_for"),
         request_timeout_ms=draw.pick((2_000, 5_000), "timeout"),
         page_default=draw.pick((2, 10, 100), "page"),
     )
@@ -296,7 +304,7 @@ def _clocks(
 ) -> tuple[ClockPlan, ...]:
     if not draw.chance(50, "clocks"):
         return ()
-    begin = _beginnings(draw, emptied=False)
+    begin = _beginnings(draw)
     names = [
         *(f"writer-{i + 1}" for i in range(topology.writers)),
         *(f"gateway-{i + 1}" for i in range(topology.gateways)),

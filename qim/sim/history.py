@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
+from qim.core.ports.archive import ArchiveRequest, WriteArchive
 from qim.core.ports.log import Append, StoredRecord, Topic
 from qim.core.ports.network import Send
 from qim.core.ports.observe import Count, Gauge, StageReached, Violation
@@ -62,6 +63,10 @@ class History:
         self.on_local: dict[type, list[LocalHearer]] = {}
         self.counts: dict[str, int] = {}
         self.stages: dict[str, int] = {}
+        self.archived: dict[bytes, None] = {}
+        """message_ids of archive batches that were applied whole."""
+        self.projected: dict[int, list[int]] = {}
+        """session shard -> [dispatch offset, state offset] as the store has them, -1: none."""
 
     def found(self, check: str, role: str, detail: str, message_id: bytes = b"") -> None:
         """Note a violation."""
@@ -77,6 +82,11 @@ class History:
         """A store applied (or refused) a request."""
         for hear in self.on_store.get(type(request), ()):
             hear(host, request, answer)
+
+    def archive(self, host: "Host", request: ArchiveRequest, answer: Any) -> None:
+        """The archive applied a request."""
+        if type(request) is WriteArchive:
+            self.archived.update(dict.fromkeys(row.message_id for row in request.rows))
 
     def appended(
         self, partition: "Partition", host: "Host", effect: Append, stored: tuple[StoredRecord, ...]

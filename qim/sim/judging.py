@@ -6,33 +6,48 @@ A process of its own asks as a gateway would, over the network, and repeats what
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.structs import replace
+
 from qim.core.contract.kinds import HistoryDirection
 from qim.core.contract.routing import shard, writer_shard
 from qim.core.contract.rpc import (
     Actor,
     AskHistory,
+    AskPull,
     AskSessionList,
+    AskSync,
     HistoryAnswer,
+    PullAnswer,
     Refused,
     SessionListAnswer,
+    SyncAnswer,
 )
+from qim.core.contract.sequences import before_first
 from qim.core.ports.local import Started
+from qim.core.ports.log import Topic
 from qim.core.ports.network import Received, Send
 from qim.core.ports.registry import Resource, Role
+from qim.core.retention import RetentionPolicy
 from qim.sim.cast import TENANT
 from qim.sim.choice import choose
 from qim.sim.node import Host
 from qim.sim.told import Told
-from qim.sim.visible import Visible
+from qim.sim.visible import Clock, Visible
 
 if TYPE_CHECKING:
     from qim.sim.scene import Scene
 
 PAGE: Final = 3
-ASK_AGAIN_MS: Final = 400
-PATIENCE_MS: Final = 60_000
+ASK_AGAIN_MS: Final = 5_000
+"""Longer than any service takes over a question that it answers or ends."""
+PATIENCE_MS: Final = 30_000
 LOOK_MS: Final = 20
 PAGES_MAX: Final = 400
+LISTS_MAX: Final = 10
+EVENTS_MAX: Final = 100_000
+"""Of the whole judging: more means that machines keep each other busy."""
+SUMMARY_MS: Final = 11_000
+"""A list may show a conversation as its writer showed it so long ago (SessionConfig.summary_reuse_ms)."""
 END: Final = 2**64 - 1
 
 
@@ -88,40 +103,60 @@ class Judging:
             identity=choose(scene.plan.seed, "process", ("judge-1", 0, "judge")),
             observe=scene.observe,
         )
+        self._events_max = scene.world.events + EVENTS_MAX
         scene.network.addresses[node.name] = self._host
         node.start([self._host])
 
     def told(self, user: int, visible: Visible) -> Told:
-        """Everything about one user."""
+        """Everything about one user; the first question that nobody answers is the last."""
         told = Told()
-        self._list(user, told)
-        for conversation_id in visible.conversations(user):
+        conversations = visible.conversations(user)
+        for _ in range(LISTS_MAX):
+            told.states_end = self._states_end(user)
+            self._list(user, conversations, told)
+            # A mark that was on its way while the list was read: another list is to be judged.
+            if told.unanswered or told.states_end == self._states_end(user):
+                break
+        for conversation_id in conversations:
+            clock = self._clock(conversation_id)
             for direction in (HistoryDirection.NEWER, HistoryDirection.OLDER):
-                self._history(user, conversation_id, direction, told)
+                if not told.unanswered:
+                    self._history(user, conversation_id, direction, told)
+            told.clocks[conversation_id] = _joined(clock, self._clock(conversation_id))
+        if not told.unanswered:
+            self._mailbox(user, told)
         return told
 
-    def _list(self, user: int, told: Told) -> None:
+    def _list(self, user: int, conversations: list[bytes], told: Told) -> None:
         actor = Actor(TENANT, user, b"judge")
         resource = Resource(role=Role.SESSION, number=shard(user, self._scene.plan.topology.shards))
-        after, revision = b"", 0
+        told.rows.clear()
+        before = [self._clock(one, resource) for one in conversations]
+        after, revision, stood = b"", 0, self._projected(resource)
         for _ in range(PAGES_MAX):
             ask = AskSessionList(rid=0, actor=actor, revision=revision, after=after, limit=PAGE)
             answer = self._answer(resource, ask)
             if not isinstance(answer, SessionListAnswer):
                 told.unanswered.append(f"list of user {user}: {_words(answer)}")
                 return
+            if answer.revision != revision:
+                facts = (stood, answer.projected_through, self._projected(resource))
+                told.projections.append(facts)
             if revision and answer.revision != revision:
                 # A new one was frozen: what was read so far belongs to another list.
                 told.rows.clear()
             told.rows.extend(answer.rows)
+            told.badge = answer.badge
             revision, after = answer.revision, answer.after
             if not after:
-                return
-        told.unanswered.append(f"list of user {user} has no end")
+                break
+        else:
+            told.unanswered.append(f"list of user {user} has no end")
+        for conversation_id, clock in zip(conversations, before, strict=True):
+            met = _joined(clock, self._clock(conversation_id, resource))
+            told.listed[conversation_id] = replace(met, earliest=met.earliest - SUMMARY_MS)
 
     def _history(self, user: int, conversation_id: bytes, direction: int, told: Told) -> None:
-        partitions = self._scene.plan.topology.outbox_partitions
-        resource = Resource(role=Role.WRITER, number=writer_shard(conversation_id, partitions))
         newer = direction == HistoryDirection.NEWER
         anchor = 0 if newer else END
         rows: list[tuple[int, bytes]] = []
@@ -134,7 +169,7 @@ class Judging:
                 direction=direction,
                 limit=PAGE,
             )
-            answer = self._answer(resource, ask)
+            answer = self._answer(self._writer(conversation_id), ask)
             if not isinstance(answer, HistoryAnswer):
                 told.unanswered.append(f"history of user {user}: {_words(answer)}")
                 return
@@ -146,6 +181,54 @@ class Judging:
                 return
             anchor = page[-1][0] if newer else page[0][0]
         told.unanswered.append(f"history of user {user} has no end")
+
+    def _mailbox(self, user: int, told: Told) -> None:
+        """The whole mailbox, as a new device reads it back."""
+        actor = Actor(TENANT, user, b"judge")
+        resource = Resource(role=Role.MAILBOX, number=shard(user, self._scene.plan.topology.shards))
+        synced = self._answer(resource, AskSync(rid=0, actor=actor, cursor=None))
+        if not isinstance(synced, SyncAnswer):
+            told.unanswered.append(f"mailbox of user {user}: {_words(synced)}")
+            return
+        cursor = synced.cursor
+        for _ in range(PAGES_MAX):
+            ask = AskPull(rid=0, actor=actor, cursor=cursor, up_to_seq=END, limit=PAGE)
+            answer = self._answer(resource, ask)
+            if not isinstance(answer, PullAnswer):
+                told.unanswered.append(f"mailbox of user {user}: {_words(answer)}")
+                return
+            told.mailbox.extend(answer.entries)
+            cursor = answer.cursor
+            if not answer.has_more:
+                return
+        told.unanswered.append(f"mailbox of user {user} has no end")
+
+    # ------------------------------------------------------------ whom to ask, and their clocks
+
+    def _writer(self, conversation_id: bytes) -> Resource:
+        partitions = self._scene.plan.topology.outbox_partitions
+        return Resource(role=Role.WRITER, number=writer_shard(conversation_id, partitions))
+
+    def _projected(self, resource: Resource) -> int:
+        """The projection's position in the store, as projected_through says it."""
+        reached = self._scene.history.projected.get(resource.number, [-1])
+        return before_first(1, max(reached[0], 0))
+
+    def _states_end(self, user: int) -> int:
+        """How many user-state records the user's shard has."""
+        number = shard(user, self._scene.plan.topology.shards)
+        return len(self._scene.log.partitions[Topic.USER_STATE, number].records)
+
+    def _clock(self, conversation_id: bytes, *others: Resource) -> Clock:
+        """What the clocks of those show who may judge this conversation's retention now."""
+        scene = self._scene
+        walls: list[int] = []
+        for resource in (self._writer(conversation_id), *others):
+            leased = scene.registry.leases.get(resource)
+            if leased is not None and leased.address:
+                walls.append(scene.nodes[leased.address].wall.read(scene.world.now))
+        policy = RetentionPolicy(ephemeral_ms=scene.plan.parameters.ephemeral_ms)
+        return Clock(earliest=min(walls, default=0), latest=max(walls, default=0), policy=policy)
 
     def _answer(self, resource: Resource, message: Any) -> Any:
         """Ask until it is answered with something else than «not now»."""
@@ -160,10 +243,22 @@ class Judging:
             again = world.now + ASK_AGAIN_MS
             while self._judge.answer is None and world.now < again and not world.stopped:
                 world.run(world.now + LOOK_MS)
+                if world.events > self._events_max:
+                    scene.history.found("runaway", "world", f"judging: {world.events} events")
+                    world.stopped = True
             answer = self._judge.answer
             if answer is not None and not (isinstance(answer, Refused) and answer.retry_after_ms):
                 return answer
+            world.run(world.now + LOOK_MS)
         return answer
+
+
+def _joined(first: Clock, second: Clock) -> Clock:
+    return replace(
+        first,
+        earliest=min(first.earliest, second.earliest),
+        latest=max(first.latest, second.latest),
+    )
 
 
 def _words(answer: Any) -> str:
@@ -171,10 +266,12 @@ def _words(answer: Any) -> str:
 
 
 def judge(scene: "Scene") -> None:
-    """Ask for every user whose device is there to be judged."""
+    """Ask for every user; a service that answers one user nothing is not asked for all the others."""
     judging = Judging(scene)
     visible = Visible(scene.history.oracle)
     for user in scene.plan.users:
         if scene.world.stopped:
             return
         scene.told[user] = judging.told(user, visible)
+        if scene.told[user].unanswered:
+            return

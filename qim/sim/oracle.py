@@ -53,6 +53,8 @@ class Oracle:
         self.barriers: dict[int, list[tuple[int, int]]] = {}
         self.messages: dict[bytes, Effective] = {}
         self.versions: dict[bytes, dict[int, tuple[int, ...]]] = {}
+        self.in_order: dict[int, list[Effective]] = {}
+        """partition -> effective records by offset."""
         self.ineffective = 0
         self.firsts: dict[tuple[int, bytes], int] = {}
         self.dispatches: dict[int, dict[int, Expected | None]] = {}
@@ -89,6 +91,7 @@ class Oracle:
                 audience=self.audience(record),
             )
             self.messages.setdefault(record.message_id, found)
+            self.in_order.setdefault(partition, []).append(found)
         elif type(entry) is Barrier:
             judge.admits(entry)
             self.barriers.setdefault(partition, []).append((entry.epoch, stored.offset))

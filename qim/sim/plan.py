@@ -65,6 +65,8 @@ class Compressed(Struct, frozen=True, kw_only=True, gc=False):
     not_after_slack_ms: int = 300_000
     dedupe_window_ms: int = 7_200_000
     hot_window_ms: int = 7 * 86_400_000
+    """The writer's; below the dedupe window in worlds too short for that one."""
+    ephemeral_ms: int = 86_400_000
     request_timeout_ms: int = 5_000
     page_default: int = 100
 
@@ -78,6 +80,7 @@ class Send(Struct, frozen=True, kw_only=True, gc=False, tag="send"):
     peer: int = 0
     group: int = -1
     body_bytes: int = 16
+    retention_class: int = 0
 
 
 class ChangeGroup(Struct, frozen=True, kw_only=True, gc=False, tag="group"):

@@ -86,6 +86,7 @@ def report_of(scene: Scene) -> Report:
         scene.counts,
         scene.network.counts,
         scene.log.counts,
+        scene.archive.counts,
         scene.registry.counts,
         *(server.counts for server in scene.servers),
         {f"stage.{stage}": count for stage, count in history.stages.items()},

@@ -100,6 +100,7 @@ class Scene:
             self._begin_store(begin.outbox_offset, begin.epoch)
         self.history = History(plan.topology.shards, lambda: world.now)
         self.log.heard = self.history.appended
+        self.archive.heard = self.history.archive
         for server in self.servers:
             server.heard = self.history.store
         self.routes: dict[type, Route] = service_routes(self)

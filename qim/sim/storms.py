@@ -31,6 +31,8 @@ class Weather:
                 ("writer", topology.writers),
                 ("fanout", topology.fanouts),
                 ("mailbox", topology.mailboxes),
+                ("session", topology.sessions),
+                ("archiver", topology.archivers),
                 ("gateway", topology.gateways),
             )
             for i in range(count)
@@ -63,6 +65,8 @@ ORDERS: Final = {
     "writer": ("OpenShard", "Append", "RegisterBarrier", "ApplyOutbox", "ReserveAndRecord", "MarkCommitted", "Send"),
     "fanout": ("OpenSource", "Append", "CommitSource"),
     "mailbox": ("OpenMailbox", "ClaimDispatches", "AppendEntries", "FinishDispatches", "Send"),
+    "session": ("OpenSession", "Append", "ProjectDispatches", "ApplyStates", "ReadSessions", "Send"),
+    "archiver": ("OpenArchive", "WriteArchive", "CommitArchive"),
     "gateway": ("EnterPresence", "Write", "Send"),
 }  # fmt: skip
 """Orders at which a process may be made to die: where half of a protocol has happened."""
@@ -108,7 +112,7 @@ def _restart(w: Weather, i: int) -> f.Fault:
 
 
 def _scale(w: Weather, i: int) -> f.Fault:
-    role = w.draw.pick(("writer", "fanout", "mailbox"), "scale", i)
+    role = w.draw.pick(("writer", "fanout", "mailbox", "session", "archiver"), "scale", i)
     return f.ScaleOut(at_ms=w.when("scale", i), role=role)
 
 
@@ -122,8 +126,10 @@ def _freeze(w: Weather, i: int) -> f.Fault:
 
 
 def _expire(w: Weather, i: int) -> f.Fault:
-    role = w.draw.pick((Role.WRITER, Role.FANOUT, Role.MAILBOX), "expire_role", i)
-    count = w.topology.shards if role is Role.MAILBOX else w.topology.outbox_partitions
+    roles = (Role.WRITER, Role.FANOUT, Role.MAILBOX, Role.SESSION, Role.ARCHIVER)
+    role = w.draw.pick(roles, "expire_role", i)
+    of_users = role in (Role.MAILBOX, Role.SESSION)
+    count = w.topology.shards if of_users else w.topology.outbox_partitions
     number = w.draw.number(0, count - 1, "expire_number", i)
     return f.LeaseExpires(at_ms=w.when("expire", i), role=role, number=number)
 
@@ -288,7 +294,7 @@ def _log_rates(w: Weather, i: int) -> f.Fault:
 
 
 def _topic(w: Weather, i: int, kind: str) -> dict[str, object]:
-    topic = w.draw.pick((Topic.OUTBOX, Topic.DISPATCH), "topic", kind, i)
+    topic = w.draw.pick((Topic.OUTBOX, Topic.DISPATCH, Topic.USER_STATE), "topic", kind, i)
     count = w.topology.outbox_partitions if topic is Topic.OUTBOX else w.topology.shards
     return {"topic": topic, "partition": w.draw.number(0, count - 1, "partition", kind, i)}
 
@@ -301,6 +307,30 @@ def _leader_change(w: Weather, i: int) -> f.Fault:
 def _log_stall(w: Weather, i: int) -> f.Fault:
     place = _topic(w, i, "stall")
     return f.LogStall(**w.window("log_stall", i, 8_000), **place)  # type: ignore[arg-type]
+
+
+def _archive_rates(w: Weather, i: int) -> f.Fault:
+    which = w.draw.number(0, 5, "archive_rates", i)
+    return f.ArchiveRates(
+        **w.window("archive_rates", i, 6_000),
+        reply_lost=w.rate("archive_reply", i, most_percent=60) if which == 0 else 0,
+        late=w.rate("archive_late", i, most_percent=60) if which == 1 else 0,
+        partial=w.rate("archive_partial", i, most_percent=80) if which == 2 else 0,
+        unreachable=w.rate("archive_unreachable", i, most_percent=60) if which == 3 else 0,
+        stale=w.rate("archive_stale", i, most_percent=80) if which == 4 else 0,
+        extra_ms=w.draw.pick((20, 300, 1_800), "archive_extra", i) if which == 5 else 0,
+    )
+
+
+def _archive_cut(w: Weather, i: int) -> f.Fault:
+    role = w.draw.pick(("archiver", "archiver", "writer", "mailbox"), "archive_cut_role", i)
+    names = [name for name in w.services if name.startswith(role)]
+    return f.Partition(
+        **w.window("archive_cut", i, 8_000),
+        source=w.draw.pick(names, "archive_cut", i),
+        target="archive",
+        two_way=w.draw.chance(50, "archive_cut_ways", i),
+    )
 
 
 def _cursor(w: Weather, i: int) -> f.Fault:
@@ -338,6 +368,8 @@ def _lost(w: Weather) -> list[f.Fault]:
         ("writer", topology.writers),
         ("fanout", topology.fanouts),
         ("mailbox", topology.mailboxes),
+        ("session", topology.sessions),
+        ("archiver", topology.archivers),
         ("gateway", topology.gateways),
     )
     many = [(role, count) for role, count in counts if count > 1]
@@ -389,6 +421,7 @@ STORE: Final[tuple[Maker, ...]] = (
     _scripts,
 )
 LOG: Final[tuple[Maker, ...]] = (_log_rates, _leader_change, _log_stall)
+ARCHIVE: Final[tuple[Maker, ...]] = (_archive_rates, _archive_cut)
 CLIENT: Final[tuple[Maker, ...]] = (
     _sockets,
     _client_cut,
@@ -401,10 +434,11 @@ CLIENT: Final[tuple[Maker, ...]] = (
 )
 KINDS: Final[dict[str, tuple[Maker, ...]]] = {
     "calm": (),
-    "swarm": PROCESS + CLOCK + REGISTRY + NETWORK + STORE + LOG + CLIENT,
+    "swarm": PROCESS + CLOCK + REGISTRY + NETWORK + STORE + LOG + ARCHIVE + CLIENT,
     "zombie": (_pause, _expire, _registry_cut, _registry_replies, _log_rates, _store_rates),
     "store": (*STORE, _crash, _store_cut),
     "log": (*LOG, _crash, _expire),
+    "archive": (*ARCHIVE, _crash, _store_restart, _store_emptied, _expire),
     "client": (*CLIENT, _crash, _messages),
 }
 

@@ -8,16 +8,26 @@ from typing import Final
 from msgspec import Struct
 
 from qim.core.contract.entities import (
+    EMPTY_ID,
     ConversationKind,
     MembershipOp,
     MessageKind,
     MessageRecord,
 )
+from qim.core.retention import RetentionPolicy, retained_until
 from qim.sim.oracle import Oracle
 
 WINDOW: Final = 200
 EVER: Final = 2**64 - 1
 OVERLAYS: Final = (MessageKind.RECALL, MessageKind.DELETE_FOR_ME)
+
+
+class Clock(Struct, frozen=True, kw_only=True, gc=False):
+    """Between which wall times (ms) the owner judged retention, and under which policy."""
+
+    earliest: int
+    latest: int
+    policy: RetentionPolicy
 
 
 class ExpectedRow(Struct, frozen=True, kw_only=True, gc=False):
@@ -57,7 +67,18 @@ class Visible:
         """Those the user is or was in, in id order."""
         return [key for key in sorted(self.records) if user in self._intervals[key]]
 
-    def rows(self, user: int, conversation_id: bytes) -> list[ExpectedRow]:
+    def recalled(self, record: MessageRecord) -> bool:
+        """Somebody took it back."""
+        return record.conversation_seq in self._recalled[record.conversation_id]
+
+    def unsure(self, conversation_id: bytes, clock: Clock) -> bool:
+        """Retention may have been judged either way: a record ran out while the questions were asked."""
+        return any(
+            clock.earliest < _until(record, clock) <= clock.latest
+            for record in self.records[conversation_id]
+        )
+
+    def rows(self, user: int, conversation_id: bytes, clock: Clock) -> list[ExpectedRow]:
         """Everything history may show, rising."""
         spans = self._intervals[conversation_id].get(user, [])
         records = self.records[conversation_id]
@@ -77,29 +98,36 @@ class Visible:
             if any(joined < record.conversation_seq <= left for joined, left in spans)
             and record.conversation_seq not in deleted
             and (record.kind != MessageKind.DELETE_FOR_ME or record.sender_id == user)
+            and clock.latest < _until(record, clock)
         ]
 
-    def unread(self, user: int, conversation_id: bytes, read_seq: int) -> tuple[int, bool]:
+    def unread(
+        self, user: int, conversation_id: bytes, read_seq: int, clock: Clock
+    ) -> tuple[int, bool]:
         """§4: the first 201 visible records with seq > read; 200 or fewer: the exact count of what counts."""
-        ahead = [row for row in self.rows(user, conversation_id) if row.seq > read_seq]
+        ahead = [row for row in self.rows(user, conversation_id, clock) if row.seq > read_seq]
         if len(ahead) > WINDOW:
             return WINDOW, False
         return sum(_counts(row, user) for row in ahead), True
 
-    def listed(self, user: int, marks: dict[bytes, int]) -> list[ExpectedConversation]:
+    def listed(
+        self, user: int, marks: dict[bytes, int], clocks: dict[bytes, Clock]
+    ) -> list[ExpectedConversation]:
         """The user's list in its order: falling (last_activity_id, conversation_id)."""
         made: list[ExpectedConversation] = []
         for conversation_id in self.conversations(user):
-            rows = self.rows(user, conversation_id)
-            moving = [row for row in rows if row.record.kind not in OVERLAYS]
-            if not moving and not any(row.record for row in rows):
+            activity = self._activity(user, conversation_id)
+            if activity == EMPTY_ID:
                 continue
-            shown = [row for row in moving if not row.recalled]
-            unread, exact = self.unread(user, conversation_id, marks.get(conversation_id, 0))
+            clock = clocks[conversation_id]
+            rows = self.rows(user, conversation_id, clock)
+            shown = [row for row in rows if row.record.kind not in OVERLAYS and not row.recalled]
+            mark = marks.get(conversation_id, 0)
+            unread, exact = self.unread(user, conversation_id, mark, clock)
             made.append(
                 ExpectedConversation(
                     conversation_id=conversation_id,
-                    last_activity_id=self._activity(user, conversation_id),
+                    last_activity_id=activity,
                     head_seq=shown[-1].seq if shown else 0,
                     unread=unread,
                     unread_exact=exact,
@@ -119,7 +147,11 @@ class Visible:
             and any(joined < record.conversation_seq <= left for joined, left in spans)
             and (not record.recipients or user in record.recipients)
         ]
-        return max(moving, default=b"\0" * 16)
+        return max(moving, default=EMPTY_ID)
+
+
+def _until(record: MessageRecord, clock: Clock) -> int:
+    return retained_until(clock.policy, record.tenant_id, record.retention_class, record.sent_at)
 
 
 def _counts(row: ExpectedRow, user: int) -> bool:

@@ -147,7 +147,7 @@ class Workload:
                 kind=MessageKind.TEXT,
                 custom_type="",
                 body=body_of(operation.number, operation.body_bytes),
-                retention_class=0,
+                retention_class=operation.retention_class,
                 wall=wall,
             )
         )

@@ -2,12 +2,14 @@
 
 from qim.sim.checkers.ack_after_mark import AckAfterMark
 from qim.sim.checkers.apply_once import ApplyOnce
+from qim.sim.checkers.archives import Archives
 from qim.sim.checkers.audit_judged import AuditJudged
 from qim.sim.checkers.claims import Claims
 from qim.sim.checkers.commit_once import CommitOnce
 from qim.sim.checkers.contiguous_batches import ContiguousBatches
 from qim.sim.checkers.fences import Fences
 from qim.sim.checkers.liveness import Liveness
+from qim.sim.checkers.projections import Projections
 from qim.sim.checkers.receipts import ReceiptsBeforeCheckpoint
 from qim.sim.checkers.sessions import Sessions
 from qim.sim.checkers.visibility import Visibility
@@ -27,6 +29,8 @@ def all_checkers() -> list[Checker]:
         ContiguousBatches(),
         Visibility(),
         ApplyOnce(),
+        Archives(),
+        Projections(),
         Liveness(),
         Sessions(),
         AuditJudged(),

@@ -3,6 +3,7 @@ on each device of exactly its frozen audience. The ledgers are equalities (simul
 
 from typing import TYPE_CHECKING, Any
 
+from qim.core.client.conversation import unsent_of
 from qim.core.contract.sequences import before_first, mailbox_seq
 from qim.core.ports.completion import StoreRole
 from qim.core.ports.log import Topic
@@ -46,6 +47,11 @@ def _of_device(scene: "Scene", device: Device) -> list[tuple[str, str, str, byte
         ("intent_settled", "client", f"{device.name}: pending {row.client_message_id.hex()}", b"")
         for row in device.pending.values()
     ]
+    owed += [
+        ("state_settled", "client", f"{device.name}: {row.conversation_id.hex()[:8]} unsent", b"")
+        for row in device.rows.conversations.values()
+        if unsent_of(row) is not None
+    ]
     expected = 0
     for message_id, message in oracle.messages.items():
         if device.user_id in message.audience:
@@ -84,4 +90,16 @@ def owed_by_services(scene: "Scene") -> list[tuple[str, str, str, bytes]]:
         if at != last:
             text = f"shard {number}: min W {at:#x}, the log's last is {last:#x}"
             owed.append(("mailbox_at_end", "mailbox", text, b""))
+    return owed + _owed_by_sessions(scene)
+
+
+def _owed_by_sessions(scene: "Scene") -> list[tuple[str, str, str, bytes]]:
+    owed: list[tuple[str, str, str, bytes]] = []
+    for number in range(scene.plan.topology.shards):
+        reached = scene.history.projected.get(number, (-1, -1))
+        for topic, at in zip((Topic.DISPATCH, Topic.USER_STATE), reached, strict=True):
+            partition = scene.log.partitions[topic, number]
+            if partition.end != partition.base and at != partition.end:
+                text = f"shard {number}, {topic}: {at} of {partition.end}"
+                owed.append(("session_at_end", "session", text, b""))
     return owed

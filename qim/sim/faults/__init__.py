@@ -7,6 +7,7 @@ failure.
 
 from typing import Final, get_args
 
+from qim.sim.faults.archive import ArchiveRates
 from qim.sim.faults.clients import CursorDamaged, Garbage, Twin, UserActs
 from qim.sim.faults.kind import TOLERATED, FaultBase
 from qim.sim.faults.log import LeaderChange, LogRates, LogStall, RetentionPasses, TopicRecreated
@@ -58,6 +59,7 @@ Fault = (
     | StoreRestart
     | StoreEmptied
     | ScriptsForgotten
+    | ArchiveRates
     | LogRates
     | LeaderChange
     | LogStall
@@ -81,6 +83,7 @@ def tag_of(kind: type[FaultBase]) -> str:
 __all__ = [
     "FAULTS",
     "TOLERATED",
+    "ArchiveRates",
     "ClockFreeze",
     "Crash",
     "CursorDamaged",
