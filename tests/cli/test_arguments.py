@@ -9,7 +9,24 @@ from qim.cli import arguments, exit_codes
 from qim.cli.main import main, parser
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = ("up", "token", "send", "pull", "tail", "group", "history", "chat", "smoke", "audit")
+COMMANDS = (
+    "up",
+    "token",
+    "send",
+    "pull",
+    "tail",
+    "group",
+    "list",
+    "read",
+    "readers",
+    "history",
+    "recall",
+    "delete",
+    "state",
+    "chat",
+    "smoke",
+    "audit",
+)
 
 
 @pytest.mark.parametrize("text", ["1", str(2**64 - 1)])
@@ -97,6 +114,17 @@ def test_the_operations_page_has_the_same_statuses() -> None:
         ["send", "--user", "1", "--to", "2", "--group", "ab" * 16, "hello"],
         ["send", "--user", "0", "--to", "2", "hello"],
         ["history", "--user", "1"],
+        ["history", "--user", "1", "--with", "2", "--before", "1", "--after", "2"],
+        ["read", "--user", "1"],
+        ["read", "--user", "1", "--with", "2", "--up-to", "0"],
+        ["recall", "--user", "1", "--with", "2"],
+        ["recall", "--user", "1", "--with", "2", "0"],
+        ["delete", "--user", "1", "3"],
+        ["readers", "--user", "1", "--with", "2", "x"],
+        ["state", "--user", "1"],
+        ["state", "pin", "--user", "1"],
+        ["state", "mute", "--user", "1", "--with", "2", "--for", "0"],
+        ["state", "draft", "--user", "1", "--with", "2"],
         ["group", "--user", "1"],
         ["pull", "--user", "1", "--timeout", "0"],
         ["up", "--tcp", "7000"],

@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qim.cli.output import (
+    conversation_as_json,
+    conversation_line,
     group_as_json,
     members_as_json,
     message_as_json,
@@ -16,7 +18,7 @@ from qim.cli.output import (
     printable,
     sent_as_json,
 )
-from qim.client import GroupResult, SendStatus, Sent
+from qim.client import Conversation, GroupResult, SendStatus, Sent
 from qim.core.audit import AuditReport, Orphan, OrphanKind, Verdict
 from qim.core.audit.vocabulary import CoveredRange
 from qim.core.client.vocabulary import MembersArrived
@@ -179,3 +181,70 @@ def test_the_audit_s_report() -> None:
     waiting = list(report_as_text(report_as_json(report(Verdict.INCOMPLETE))))
     assert any("shard 3 lags" in line for line in waiting)
     assert next(report_as_text(report_as_json(report(Verdict.CLEAN)))).startswith("CLEAN")
+
+
+def conversation(**changes: object) -> Conversation:
+    plain = Conversation(
+        conversation_id=b"\2" * 16,
+        kind=1,
+        peer_user_id=GREATEST,
+        last_activity_id=b"\3" * 16,
+        preview=message(),
+        unread=3,
+        unread_exact=True,
+        read_seq=GREATEST - 3,
+        newest_seq=GREATEST,
+    )
+    return msgspec.structs.replace(plain, **changes)
+
+
+def test_a_conversation_keeps_its_numbers() -> None:
+    told = json.loads(json.dumps(conversation_as_json(conversation(), ME)))
+    assert told["read_seq"] == str(GREATEST - 3)
+    assert told["newest_seq"] == str(GREATEST)
+    assert told["peer_user_id"] == str(GREATEST)
+    assert told["conversation_id"] == "02" * 16
+    assert told["preview"]["text"] == "hello"
+    assert (told["unread"], told["unread_exact"]) == (3, True)
+    assert all(abs(number) < 2**53 for number in numbers(told))
+
+
+def test_a_conversation_without_peer_or_preview() -> None:
+    told = conversation_as_json(conversation(peer_user_id=0, preview=None), ME)
+    assert (told["peer_user_id"], told["preview"]) == (None, None)
+    assert "#" + "02" * 16 in conversation_line(conversation(peer_user_id=0, preview=None), ME)
+
+
+@pytest.mark.parametrize(
+    ("changes", "begins"),
+    [
+        ({}, "    3      @"),
+        ({"unread": 0}, "           @"),
+        ({"unread": 200, "unread_exact": False}, " 200+      @"),
+        ({"unread": 0, "unread_exact": False}, "    +      @"),
+        ({"pinned": True, "muted": True, "marked_unread": True, "hidden": True}, "    3 *-!h @"),
+    ],
+)
+def test_a_conversation_in_one_line(changes: dict[str, object], begins: str) -> None:
+    line = conversation_line(conversation(**changes), ME)
+    assert line.startswith(begins)
+    assert line.endswith("hello")
+
+
+def test_a_draft_can_not_drive_the_terminal() -> None:
+    assert "\x1b" not in conversation_line(conversation(draft="\x1b[2J"), ME)
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        (MessageKind.RECALL, "(recalled: message 41)"),
+        (MessageKind.DELETE_FOR_ME, "(deleted for you: message 41)"),
+    ],
+)
+def test_an_overlay_says_what_it_lies_on(kind: int, says: str) -> None:
+    overlay = message(kind=kind, body=(41).to_bytes(8, "big"))
+    assert message_line(overlay, ME).endswith(says)
+    told = message_as_json(overlay, ME)
+    assert (told["text"], told["target_seq"]) == (None, "41")
+    assert "body_base64" not in told

@@ -23,6 +23,7 @@ from tests.integration.up_process import UpProcess, run_qim
 pytestmark = pytest.mark.xdist_group("commands")
 
 SILENCE_SECONDS_MAX = 60
+LOOKS_MAX = 100
 
 _users = itertools.count(1_000_001, 10)
 
@@ -62,6 +63,15 @@ def qim(*arguments: object, expect: int = 0) -> Any:
 def lines(*arguments: object) -> list[dict[str, Any]]:
     """A command whose output is one JSON object a line."""
     return [json.loads(line) for line in told(*arguments).splitlines()]
+
+
+def listed(newest: str, *arguments: object) -> list[dict[str, Any]]:
+    """`qim list` once the first conversation has the message ``newest``: fanout follows the ack by itself."""
+    for _ in range(LOOKS_MAX):
+        found = lines("list", "--json", *arguments)
+        if found and int(found[0]["newest_seq"]) >= int(newest):
+            return found
+    raise AssertionError(f"message {newest} does not come")
 
 
 def pulled(data: str, user: int, *more: object) -> list[str]:
@@ -237,6 +247,75 @@ class Following:
         self._process.communicate()
 
 
+def test_list_and_read(data: str, user: int) -> None:
+    peer = user + 1
+    seqs = [
+        qim("send", "--data", data, "--user", peer, "--to", user, f"{n}")["conversation_seq"]
+        for n in range(4)
+    ]
+    me = ("--data", data, "--user", user)
+    (row,) = listed(seqs[-1], *me)
+    assert (row["unread"], row["unread_exact"], row["peer_user_id"]) == (4, True, str(peer))
+    assert (row["preview"]["text"], row["newest_seq"]) == ("3", seqs[-1])
+    done = qim("read", *me, "--with", peer, "--up-to", seqs[1])
+    assert (done["status"], done["read_seq"], done["unread"]) == ("done", seqs[1], 2)
+    assert qim("read", *me, "--with", peer, "--up-to", seqs[0])["read_seq"] == seqs[1]
+    (row,) = lines("list", *me, "--json", "--unread", "--device", "other")
+    assert (row["unread"], row["read_seq"]) == (2, seqs[1])
+    assert qim("readers", "--data", data, "--user", peer, "--with", user, seqs[1])["users"] == [
+        str(user)
+    ]
+    assert qim("read", *me, "--with", peer)["unread"] == 0
+    assert lines("list", *me, "--json", "--unread") == []
+    assert f"@{peer}" in told("list", *me)
+
+
+def test_recall_and_delete(data: str, user: int) -> None:
+    peer = user + 1
+    sender, me = ("--data", data, "--user", peer), ("--data", data, "--user", user)
+    seqs = [qim("send", *sender, "--to", user, f"{n}")["conversation_seq"] for n in range(3)]
+    assert qim("recall", *me, "--with", peer, seqs[0], expect=1)["code"] == "FORBIDDEN"
+    assert qim("recall", *sender, "--with", user, seqs[2])["status"] == "acked"
+    assert qim("recall", *sender, "--with", user, seqs[2], expect=1)["code"] == "NOT_FOUND"
+    deletion = qim("delete", *me, "--with", peer, seqs[0])
+    assert deletion["status"] == "acked"
+    (row,) = listed(deletion["conversation_seq"], *me)
+    assert (row["unread"], row["preview"]["text"]) == (1, "1")
+    shown = {m["conversation_seq"]: m for m in lines("history", *me, "--with", peer, "--json")}
+    assert seqs[0] not in shown
+    assert (shown[seqs[2]]["text"], shown[seqs[2]]["tombstone"]) == (None, "recalled")
+    kinds = [m["kind"] for m in shown.values()]
+    assert kinds == ["text", "text", "recall", "delete_for_me"]
+    around = lines("history", *me, "--with", peer, "--json", "--around", seqs[1], "--limit", 3)
+    assert seqs[1] in [m["conversation_seq"] for m in around]
+    after = lines("history", *me, "--with", peer, "--json", "--after", seqs[1], "--limit", 1)
+    assert [m["conversation_seq"] for m in after] == [seqs[2]]
+
+
+def test_states(data: str, user: int) -> None:
+    peer = user + 1
+    at = qim("send", "--data", data, "--user", peer, "--to", user, "hello")
+    listed(at["conversation_seq"], "--data", data, "--user", user)
+    me = ("--data", data, "--user", user, "--with", peer)
+    assert qim("state", "pin", *me)["pinned"]
+    muted = qim("state", "mute", *me, "--for", 3600)
+    assert muted["muted"]
+    assert muted["muted_until"] > 0
+    assert qim("state", "draft", *me, "--text", "to be")["draft"] == "to be"
+    there = ("--data", data, "--user", user, "--device", "other")
+    (row,) = lines("list", *there, "--json")
+    assert (row["pinned"], row["muted"], row["draft"]) == (True, True, "to be")
+    hidden = qim("state", "hide", *me)
+    assert (hidden["hidden"], hidden["status"]) == (True, "done")
+    assert lines("list", *there, "--json") == []
+    assert len(lines("list", *there, "--json", "--hidden")) == 1
+    at = qim("send", "--data", data, "--user", peer, "--to", user, "news")
+    assert len(listed(at["conversation_seq"], *there)) == 1
+    assert not qim("state", "unmute", *me)["muted"]
+    assert qim("state", "unread", *me)["marked_unread"]
+    assert not qim("state", "unpin", *me)["pinned"]
+
+
 def test_chat_over_pipes(data: str, user: int) -> None:
     peer = user + 1
     qim("send", "--data", data, "--user", peer, "--to", user, "are you there?")
@@ -248,6 +327,10 @@ def test_chat_over_pipes(data: str, user: int) -> None:
     assert "are you there?" in done.stdout
     assert "/nonsense: no such command" in done.stdout
     assert "a user is a number" in done.stdout
+    again = ended("chat", "--data", data, "--user", user, "--to", peer, text="/recall\n/list\n")
+    assert again.returncode == 0, again.stderr
+    assert "which one?" in again.stdout or "recalled" in again.stdout
+    assert "1 conversations" in again.stdout
     assert pulled(data, peer) == ["are you there?", "yes", "/slash"]
 
 
