@@ -74,14 +74,18 @@ def without_body(message: LocalMessage) -> LocalMessage:
 def met(
     row: LocalConversation, messages: Iterable[LocalMessage], *, contiguous: bool, anchors: bool
 ) -> LocalConversation:
-    """Messages of the conversation came. contiguous: by the mailbox, so none above the first is missing."""
+    """Messages of the conversation came. contiguous: by the mailbox, so none above the first is missing.
+
+    An overlay does not raise the conversation in the list (§4).
+    """
     peers, activity, anchor, floor = row.peers, row.last_activity_id, row.anchor, row.floor
     kind = row.conversation_kind
     for message in messages:
         kind = kind or message.conversation_kind
         if message.peer_user_id and not peers:
             peers = tuple(dict.fromkeys((message.sender_id, message.peer_user_id)))
-        activity = max(activity, message.last_activity_id)
+        if message.kind not in _OVERLAYS:
+            activity = max(activity, message.last_activity_id)
         if contiguous and floor is None:
             floor = message.conversation_seq - 1
         if anchors:

@@ -63,7 +63,7 @@ from qim.core.gateway.questions import (
     writer_of,
 )
 from qim.core.gateway.requests import Asked, AskKind, Failure, Requests
-from qim.core.gateway.table import TABLE, Action, ConnectionState
+from qim.core.gateway.table import TABLE, Action, ConnectionState, refusal
 from qim.core.gateway.watermarks import Watermarks
 from qim.core.ports.registry import Resource
 
@@ -228,7 +228,7 @@ class Reading:
             case Action.IGNORE:
                 pass
             case Action.REFUSE_UNAUTHENTICATED | Action.REFUSE_STATE | Action.REFUSE_UNSUPPORTED:
-                raise _refusal(action, frame)
+                raise refusal(action, frame)
             case _:
                 assert_never(action)
 
@@ -330,14 +330,22 @@ class Reading:
     def _asked_for_less(
         self, asked: Asked, connection: Connection, answer: SessionListAnswer
     ) -> bool:
-        """A page too large for one frame is asked for again with fewer rows: only its owner can make their page key."""
+        """A page too large for one frame is asked for again with fewer rows: only its owner can make their page key.
+
+        A lost revision was answered by the first page of a new one, so that one begins at its start.
+        """
         question = asked.question
         assert isinstance(question, AskSessionList)
         fits = answers.session_rows_that_fit(answer, self._context.parameters.batch_bytes_max)
         if fits >= len(answer.rows):
             return False
+        same = question.revision in (0, answer.revision)
         again = replace(
-            question, rid=self._requests.next_rid(), revision=answer.revision, limit=fits
+            question,
+            rid=self._requests.next_rid(),
+            revision=answer.revision,
+            after=question.after if same else b"",
+            limit=fits,
         )
         self._ask(connection, AskKind.SESSIONS, again, asked.resource, asked.request, asked.stream)
         return True
@@ -379,18 +387,3 @@ class Reading:
                 return answers.session_list_batch(answer, connection.authenticated())
             case _:
                 return answers.session_frame(asked.question, answer)
-
-
-def _refusal(action: Action, frame: ClientFrame) -> ProtocolError:
-    key = getattr(frame, "client_message_id", None)
-    if action is Action.REFUSE_UNSUPPORTED:
-        return ProtocolError(
-            ErrorCode.UNSUPPORTED, f"{frame.NAME} is not served here", client_message_id=key
-        )
-    if action is Action.REFUSE_UNAUTHENTICATED:
-        return ProtocolError(
-            ErrorCode.UNAUTHENTICATED, f"{frame.NAME} before AUTH", client_message_id=key
-        )
-    return ProtocolError(
-        ErrorCode.INVALID_ARGUMENT, f"{frame.NAME} does not fit here", client_message_id=key
-    )

@@ -14,6 +14,7 @@ its last frame is written and what still arrives is thrown away.
 from enum import IntEnum
 from typing import Final
 
+from qim.core.contract.errors import ErrorCode, ProtocolError
 from qim.core.contract.frames import (
     Auth,
     ClientFrame,
@@ -121,3 +122,19 @@ TABLE: Final[dict[ConnectionState, Row]] = {
     ConnectionState.ONLINE: _after_auth(Action.REFUSE_STATE),
     ConnectionState.CLOSING: dict.fromkeys(CLIENT_FRAMES, Action.IGNORE),
 }
+
+
+def refusal(action: Action, frame: ClientFrame) -> ProtocolError:
+    """What a REFUSE_* answers; only the request ends."""
+    key = getattr(frame, "client_message_id", None)
+    if action is Action.REFUSE_UNSUPPORTED:
+        return ProtocolError(
+            ErrorCode.UNSUPPORTED, f"{frame.NAME} is not served here", client_message_id=key
+        )
+    if action is Action.REFUSE_UNAUTHENTICATED:
+        return ProtocolError(
+            ErrorCode.UNAUTHENTICATED, f"{frame.NAME} before AUTH", client_message_id=key
+        )
+    return ProtocolError(
+        ErrorCode.INVALID_ARGUMENT, f"{frame.NAME} does not fit here", client_message_id=key
+    )

@@ -131,6 +131,13 @@ def test_a_floor_is_set_by_the_mailbox_and_lowered_by_pages_that_reach_it() -> N
     assert rules.covered(row, 0, 0, U64_MAX) == row, "a page that covers nothing"
 
 
+def test_an_overlay_does_not_raise_the_conversation() -> None:
+    row = rules.met(ROW, [message(5)], contiguous=True, anchors=True)
+    recall = message(6, kind=MessageKind.RECALL, body=(5).to_bytes(8, "big"))
+    again = rules.met(row, [recall], contiguous=True, anchors=True)
+    assert (again.last_activity_id, again.anchor) == (row.last_activity_id, 6)
+
+
 def test_a_list_without_news_is_a_floor() -> None:
     row = rules.listed(ROW, entry(head=message(4), read_seq=4, unread=0))
     assert row.floor == 4

@@ -249,6 +249,16 @@ def test_a_page_too_large_for_a_frame_is_asked_for_again_with_fewer_rows() -> No
     assert (len(batch.conversations), batch.after, request) == (2, b"k2", 8)
 
 
+def test_a_lost_revision_begins_at_its_start_where_its_page_is_too_large() -> None:
+    gate = online()
+    gate.say(5, PullSessionList(revision=3, after=b"k", limit=50), request=8)
+    ask = asked(gate, AskSessionList)
+    big = tuple(row(9 - n, head=stored(9 - n, bytes(100 * 1024))) for n in range(5))
+    gate.tell(listed(ask, *big, revision=4))
+    again = asked(gate, AskSessionList)
+    assert (again.revision, again.after, again.limit) == (4, b"", 2)
+
+
 def test_one_row_always_fits() -> None:
     gate = online()
     gate.say(5, PullSessionList(limit=1))
