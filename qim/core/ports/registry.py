@@ -156,9 +156,7 @@ class Peers(Struct, frozen=True, kw_only=True, gc=False):
     owners: tuple[str, ...]
 
 
-RegistryRequest = (
-    Acquire | Renew | Release | RaiseEpoch | ReadLease | RegisterBarrier | Announce
-)
+RegistryRequest = Acquire | Renew | Release | RaiseEpoch | ReadLease | RegisterBarrier | Announce
 RegistryReply = (
     Granted | Denied | Renewed | Released | EpochRaised | LeaseRead | BarrierRegistered | Peers
 )
