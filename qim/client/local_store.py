@@ -261,13 +261,11 @@ class LocalStore:
             ).fetchone()
             if found is None:
                 continue
-            row = _decode_row(found[0])
-            if row.not_after == 0:
-                row = msgspec.structs.replace(row, not_after=not_after)
-                self._connection.execute(
-                    "UPDATE outgoing SET row=? WHERE client_message_id=?",
-                    (_encode_row(row), client_message_id),
-                )
+            row = msgspec.structs.replace(_decode_row(found[0]), not_after=not_after)
+            self._connection.execute(
+                "UPDATE outgoing SET row=? WHERE client_message_id=?",
+                (_encode_row(row), client_message_id),
+            )
         return LocalSaved(op=request.op)
 
     def _save_batch(self, request: SaveBatch) -> MessagesSaved:

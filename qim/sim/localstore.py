@@ -126,7 +126,7 @@ class Device:
     def _save_not_after(self, effect: SaveNotAfter) -> LocalSaved:
         for client_message_id, not_after in effect.rows:
             row = self.pending.get(client_message_id)
-            if row is not None and not row.not_after:
+            if row is not None:
                 self.pending[client_message_id] = replace(row, not_after=not_after)
         return LocalSaved(op=effect.op)
 

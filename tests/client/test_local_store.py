@@ -105,7 +105,7 @@ def test_a_client_message_id_that_stands_keeps_its_row(store: LocalStore) -> Non
     assert loaded(store).pending == (pending(1),)
 
 
-def test_not_after_is_fixed_once(store: LocalStore) -> None:
+def test_not_after_is_overwritten_and_taken_back(store: LocalStore) -> None:
     key = id16(4, 1)
     saved(
         store,
@@ -113,7 +113,9 @@ def test_not_after_is_fixed_once(store: LocalStore) -> None:
         SaveNotAfter(op=2, rows=((key, 500), (id16(4, 77), 1))),
         SaveNotAfter(op=3, rows=((key, 900),)),
     )
-    assert [row.not_after for row in loaded(store).pending] == [500]
+    assert [row.not_after for row in loaded(store).pending] == [900]
+    saved(store, SaveNotAfter(op=4, rows=((key, 0),)))
+    assert [row.not_after for row in loaded(store).pending] == [0]
 
 
 def test_settled_rows_are_no_longer_pending_and_tell_their_end(store: LocalStore) -> None:
