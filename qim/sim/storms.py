@@ -287,6 +287,12 @@ def _log_rates(w: Weather, i: int) -> f.Fault:
     )
 
 
+def _late_appends(w: Weather, i: int) -> f.Fault:
+    """Appends nobody can tell the fate of, often: without them the effective filter is never tried."""
+    window = w.window("late_appends", i, 8_000)
+    return f.LogRates(**window, late=20 * PERCENT + w.rate("late_appends", i, most_percent=50))
+
+
 def _topic(w: Weather, i: int, kind: str) -> dict[str, object]:
     topic = w.draw.pick((Topic.OUTBOX, Topic.DISPATCH), "topic", kind, i)
     count = w.topology.outbox_partitions if topic is Topic.OUTBOX else w.topology.shards
@@ -388,7 +394,7 @@ STORE: Final[tuple[Maker, ...]] = (
     _store_emptied,
     _scripts,
 )
-LOG: Final[tuple[Maker, ...]] = (_log_rates, _leader_change, _log_stall)
+LOG: Final[tuple[Maker, ...]] = (_log_rates, _leader_change, _log_stall, _late_appends)
 CLIENT: Final[tuple[Maker, ...]] = (
     _sockets,
     _client_cut,
@@ -402,7 +408,15 @@ CLIENT: Final[tuple[Maker, ...]] = (
 KINDS: Final[dict[str, tuple[Maker, ...]]] = {
     "calm": (),
     "swarm": PROCESS + CLOCK + REGISTRY + NETWORK + STORE + LOG + CLIENT,
-    "zombie": (_pause, _expire, _registry_cut, _registry_replies, _log_rates, _store_rates),
+    "zombie": (
+        _pause,
+        _expire,
+        _registry_cut,
+        _registry_replies,
+        _log_rates,
+        _late_appends,
+        _store_rates,
+    ),
     "store": (*STORE, _crash, _store_cut),
     "log": (*LOG, _crash, _expire),
     "client": (*CLIENT, _crash, _messages),
