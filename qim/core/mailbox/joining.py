@@ -189,7 +189,7 @@ class Joining:
     # ------------------------------------------------------------ the dispatch
 
     def on_dispatch(self, wall: int, op: int, event: Fetched | None) -> Ended:
-        """The dispatch of the entry at which a pull stands; None where the log has it no more or did not answer."""
+        """The dispatch of the entry at which a pull stands; None where the log has it no more."""
         pull = self._fetches.pop(op)
         pull.awaited = 0
         entry = pull.entries[pull.next_entry]
@@ -241,6 +241,14 @@ class Joining:
     def _mismatch(self, entry: UserMailboxEntry) -> None:
         detail = f"message {entry.message_id.hex()}: another's bytes under its name"
         self._orders.give(Violation(check=BODY_MISMATCH, detail=detail))
+
+    def on_dispatch_failed(self, op: int) -> Ended:
+        """The log did not answer, so nothing may be explained: the batch ends here and is asked for again."""
+        pull = self._fetches.pop(op)
+        pull.awaited = 0
+        ended: Ended = []
+        self._go_on(pull, ended)
+        return ended
 
     def check(self) -> None:
         """Whatever is to be read is waited for."""
