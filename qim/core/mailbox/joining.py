@@ -189,7 +189,7 @@ class Joining:
     # ------------------------------------------------------------ the dispatch
 
     def on_dispatch(self, wall: int, op: int, event: Fetched | None) -> Ended:
-        """The dispatch of the entry at which a pull stands; None where the log has it no more."""
+        """The dispatch of the entry at which a pull stands; None where the log has it no more or did not answer."""
         pull = self._fetches.pop(op)
         pull.awaited = 0
         entry = pull.entries[pull.next_entry]
