@@ -60,7 +60,9 @@ def message_as_json(message: LocalMessage, user: int) -> dict[str, Any]:
     told: dict[str, Any] = {
         "message_id": message.message_id.hex(),
         "conversation_id": message.conversation_id.hex(),
-        "conversation": _name(ConversationKind, message.conversation_kind),
+        "conversation": _name(ConversationKind, message.conversation_kind)
+        if message.conversation_kind
+        else None,
         "conversation_seq": str(message.conversation_seq),
         "last_activity_id": message.last_activity_id.hex(),
         "sender_id": str(message.sender_id),

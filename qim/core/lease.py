@@ -20,6 +20,7 @@ from typing import Final, assert_never
 
 from msgspec import Struct
 
+from qim.core.contract.params import DEFAULT
 from qim.core.contract.routing import rendezvous
 from qim.core.machine import Choose, Ms
 from qim.core.ports.completion import Failed, Unknown
@@ -55,9 +56,9 @@ class LeaseConfig(Struct, frozen=True, kw_only=True):
     address: str
     roles: tuple[tuple[Role, int], ...] = ()
     pinned: tuple[Resource, ...] = ()
-    ttl_ms: Ms = 10_000
-    renew_ms: Ms = 3_000
-    margin_ms: Ms = 1_000
+    ttl_ms: Ms = DEFAULT.lease_ttl_ms
+    renew_ms: Ms = DEFAULT.lease_renew_ms
+    margin_ms: Ms = DEFAULT.lease_margin_ms
     retry_ms: Ms = 500
     acquires_inflight_max: int = 64
 

@@ -189,12 +189,20 @@ class ProcessObserver(Collector):
         sampled = [one for sampler in self._samplers for one in sampler()]
         sampled += [(name, label, value) for (name, label), value in dict(self._gauges).items()]
         sampled.append(("log_lines_dropped", "", self._sink.dropped))
+        sampled = [_in_base_units(*one) for one in sampled]
         for name, label, measured in sorted(sampled):
             gauge = gauges.setdefault(
                 name, GaugeMetricFamily(f"qim_{name}", name, labels=["label"])
             )
             gauge.add_metric([label], measured)
         yield from gauges.values()
+
+
+def _in_base_units(name: str, label: str, value: float) -> tuple[str, str, float]:
+    """Machines count whole milliseconds, metrics are in seconds (contract.md, the five invariants)."""
+    if name.endswith("_ms"):
+        return f"{name.removesuffix('_ms')}_seconds", label, value / 1000
+    return name, label, value
 
 
 def _json_head(machine: str, stage: str) -> str:

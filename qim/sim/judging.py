@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
+from qim.core.contract.errors import ErrorCode
 from qim.core.contract.kinds import HistoryDirection
 from qim.core.contract.routing import shard, writer_shard
 from qim.core.contract.rpc import (
@@ -46,8 +47,6 @@ PAGES_MAX: Final = 400
 LISTS_MAX: Final = 10
 EVENTS_MAX: Final = 100_000
 """Of the whole judging: more means that machines keep each other busy."""
-SUMMARY_MS: Final = 11_000
-"""A list may show a conversation as its writer showed it so long ago (SessionConfig.summary_reuse_ms)."""
 END: Final = 2**64 - 1
 
 
@@ -154,7 +153,7 @@ class Judging:
             told.unanswered.append(f"list of user {user} has no end")
         for conversation_id, clock in zip(conversations, before, strict=True):
             met = _joined(clock, self._clock(conversation_id, resource))
-            told.listed[conversation_id] = replace(met, earliest=met.earliest - SUMMARY_MS)
+            told.listed[conversation_id] = met
 
     def _history(self, user: int, conversation_id: bytes, direction: int, told: Told) -> None:
         newer = direction == HistoryDirection.NEWER
@@ -247,10 +246,15 @@ class Judging:
                     scene.history.found("runaway", "world", f"judging: {world.events} events")
                     world.stopped = True
             answer = self._judge.answer
-            if answer is not None and not (isinstance(answer, Refused) and answer.retry_after_ms):
+            if answer is not None and not (isinstance(answer, Refused) and _not_now(answer)):
                 return answer
             world.run(world.now + LOOK_MS)
         return answer
+
+
+def _not_now(refused: Refused) -> bool:
+    codes = (ErrorCode.NOT_OWNER, ErrorCode.UNAVAILABLE, ErrorCode.TIMEOUT_UNKNOWN)
+    return bool(refused.retry_after_ms) or refused.code in codes
 
 
 def _joined(first: Clock, second: Clock) -> Clock:

@@ -8,7 +8,8 @@ local space = ...
 
 local byte, find, sub, upper = string.byte, string.find, string.sub, string.upper
 local huge = math.huge
-local ipairs, select, tonumber, type, unpack = ipairs, select, tonumber, type, unpack
+local ipairs, select, tonumber, tostring, type = ipairs, select, tonumber, tostring, type
+local unpack = unpack
 local fail, peek, put_key, drop_key = space.fail, space.peek, space.put_key, space.drop_key
 local reading, writing, set_field = space.reading, space.writing, space.set_field
 local remove_field, sorted_keys = space.remove_field, space.sorted_keys
@@ -23,7 +24,13 @@ local function refuse(what)
   fail('ERR refused by the simulated keyspace: ' .. what)
 end
 
+-- What every range and limit says; looking one up spares the pattern.
+local small_integers = {}
+for i = 0, 255 do small_integers[tostring(i)] = i end
+
 local function integer(text)
+  local small = small_integers[text]
+  if small then return small end
   if not find(text, '^%-?[1-9]%d*$') and text ~= '0' then fail(NOT_AN_INTEGER) end
   local number = tonumber(text)
   if number > 2 ^ 53 or number < -2 ^ 53 then refuse('an integer beyond 2^53: ' .. text) end
@@ -106,8 +113,12 @@ command('HSET', 3, huge, function(key, field, new, ...)
   local hash = writing(key, 'hash')
   local added = set_field(key, hash, field, new)
   if count == 0 then return added end
+  local field2, new2, field3, new3 = ...
+  added = added + set_field(key, hash, field2, new2)
+  if count == 2 then return added end
+  if count == 4 then return added + set_field(key, hash, field3, new3) end
   local more = {...}
-  for i = 1, count, 2 do added = added + set_field(key, hash, more[i], more[i + 1]) end
+  for i = 3, count, 2 do added = added + set_field(key, hash, more[i], more[i + 1]) end
   return added
 end)
 
@@ -236,13 +247,15 @@ local function lex_bound(text)
   fail(BAD_LEX_RANGE)
 end
 
--- First and last index of the range in value.sorted; empty when first > last.
-local function lex_range(value, low, high)
+-- The zset, and first and last index of the range in its sorted members; empty when first > last. Redis reads the
+-- bounds before it looks at the key's type.
+local function checked_range(key, low, high)
   local low_rank, low_text, low_open = lex_bound(low)
   local high_rank, high_text, high_open = lex_bound(high)
-  if not value then return 1, 0 end
+  local value = reading(key, 'zset')
+  if not value then return nil, 1, 0 end
   local sorted, first, last = value.sorted, 1, value.n
-  if low_rank == 1 or high_rank == -1 then return 1, 0 end
+  if low_rank == 1 or high_rank == -1 then return value, 1, 0 end
   if low_rank == 0 then
     first = lower_bound(sorted, low_text)
     if low_open and sorted[first] == low_text then first = first + 1 end
@@ -251,21 +264,14 @@ local function lex_range(value, low, high)
     last = lower_bound(sorted, high_text)
     if high_open or sorted[last] ~= high_text then last = last - 1 end
   end
-  return first, last
+  return value, first, last
 end
 
--- Redis reads the bounds before it looks at the key's type, and the LIMIT before either.
+-- Redis reads the LIMIT before the bounds.
 local function lex_limit(option, offset, count, more)
   if option == nil then return 0, -1 end
-  if upper(option) ~= 'LIMIT' or count == nil or more ~= nil then fail(SYNTAX) end
+  if (option ~= 'LIMIT' and upper(option) ~= 'LIMIT') or count == nil or more ~= nil then fail(SYNTAX) end
   return integer(offset), integer(count)
-end
-
-local function checked_range(key, low, high)
-  lex_bound(low)
-  lex_bound(high)
-  local value = reading(key, 'zset')
-  return value, lex_range(value, low, high)
 end
 
 command('ZLEXCOUNT', 3, 3, function(key, low, high)

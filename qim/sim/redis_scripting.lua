@@ -66,7 +66,11 @@ local function redis_call(name, ...)
         return run(a, '0', c) -- ZADD key 0 member
       end
     end
-    return run(texts(count, ...))
+    local given = {...}
+    for i = 1, count do
+      if type(given[i]) ~= 'string' then return run(texts(count, ...)) end
+    end
+    return run(...)
   end
   if name == nil then count = -1 end
   return unusual_call(count, name, ...)

@@ -293,6 +293,12 @@ def _log_rates(w: Weather, i: int) -> f.Fault:
     )
 
 
+def _late_appends(w: Weather, i: int) -> f.Fault:
+    """Appends nobody can tell the fate of, often: without them the effective filter is never tried."""
+    window = w.window("late_appends", i, 8_000)
+    return f.LogRates(**window, late=20 * PERCENT + w.rate("late_appends", i, most_percent=50))
+
+
 def _topic(w: Weather, i: int, kind: str) -> dict[str, object]:
     topic = w.draw.pick((Topic.OUTBOX, Topic.DISPATCH, Topic.USER_STATE), "topic", kind, i)
     count = w.topology.outbox_partitions if topic is Topic.OUTBOX else w.topology.shards
@@ -420,7 +426,7 @@ STORE: Final[tuple[Maker, ...]] = (
     _store_emptied,
     _scripts,
 )
-LOG: Final[tuple[Maker, ...]] = (_log_rates, _leader_change, _log_stall)
+LOG: Final[tuple[Maker, ...]] = (_log_rates, _leader_change, _log_stall, _late_appends)
 ARCHIVE: Final[tuple[Maker, ...]] = (_archive_rates, _archive_cut)
 CLIENT: Final[tuple[Maker, ...]] = (
     _sockets,
@@ -435,7 +441,15 @@ CLIENT: Final[tuple[Maker, ...]] = (
 KINDS: Final[dict[str, tuple[Maker, ...]]] = {
     "calm": (),
     "swarm": PROCESS + CLOCK + REGISTRY + NETWORK + STORE + LOG + ARCHIVE + CLIENT,
-    "zombie": (_pause, _expire, _registry_cut, _registry_replies, _log_rates, _store_rates),
+    "zombie": (
+        _pause,
+        _expire,
+        _registry_cut,
+        _registry_replies,
+        _log_rates,
+        _late_appends,
+        _store_rates,
+    ),
     "store": (*STORE, _crash, _store_cut),
     "log": (*LOG, _crash, _expire),
     "archive": (*ARCHIVE, _crash, _store_restart, _store_emptied, _expire),

@@ -70,6 +70,12 @@ def test_a_message_keeps_its_numbers(capsys: pytest.CaptureFixture[str]) -> None
     assert max(numbers(told)) < 2**53
 
 
+def test_a_record_of_history_names_no_kind_of_conversation() -> None:
+    """HISTORY_BATCH has no field for it: null, never a number that looks like a kind."""
+    assert message_as_json(message(), ME)["conversation"] == "single"
+    assert message_as_json(message(conversation_kind=0), ME)["conversation"] is None
+
+
 def test_a_message_without_text_still_tells_its_bytes() -> None:
     told = message_as_json(message(body=b"\xff\0", custom_type="a/b", kind=MessageKind.CUSTOM), ME)
     assert told["text"] is None

@@ -313,16 +313,20 @@ class RawClient:
         """Half-close: nothing more will be said."""
         self._writer.write_eof()
 
-    def cut(self) -> None:
+    async def cut(self) -> None:
         """RST: unread and unsent bytes are gone, as when a machine dies."""
         self._writer.transport.abort()
+        await self._closed()
 
     async def close(self) -> None:
         """FIN, and wait until the socket is gone."""
         self._writer.close()
+        await self._closed()
+
+    async def _closed(self) -> None:
         try:
             await patient(self._writer.wait_closed())
-        except (ConnectionError, BrokenPipeError):
+        except ConnectionError:
             self.reset = True
 
     async def __aenter__(self) -> "RawClient":

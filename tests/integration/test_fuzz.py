@@ -148,7 +148,7 @@ async def fuzz_connection(served: Served, number: int) -> None:
         client.say_bytes(change(dice, encode_frame(frame, request=dice.getrandbits(32))))
     await client.flush()
     if dice.random() < 0.5:
-        client.cut()
+        await client.cut()
     else:
         client.finish()
         await client.rest()  # every answer is a frame, whatever the question was

@@ -122,6 +122,8 @@ async def check_mailboxes(
             got = await drain(fresh)
         texts = [message.body.decode() for message in got if message.body and message.kind == 1]
         assert len(texts) == len(set(texts)), "a message stands twice in one mailbox"
+        strangers = [text for text in texts if not concerns(user, text)]
+        assert not strangers, f"user {user} sees what was not for them: {strangers[:5]}"
         expected = {text for text in everything if concerns(user, text)}
         missing = expected - set(texts)
         assert not missing, (

@@ -1,6 +1,7 @@
 """What users see of their conversations, against a real server: unread, marks, previews, on all devices (BR kind D)."""
 
 import asyncio
+import shutil
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,9 @@ from tests.integration.people import (
     unread,
 )
 from tests.integration.raw_client import RawClient
-from tests.integration.served import Served
+from tests.integration.served import Served, eventually
+from tests.integration.test_archive import lag
+from tests.integration.test_archive_restores import retain
 
 pytestmark = pytest.mark.xdist_group("session-list")
 
@@ -361,6 +364,55 @@ def test_marks_survive_the_death_of_the_server(tmp_path: Path) -> None:
 
     try:
         asyncio.run(main())
+        served.end()
+    finally:
+        served.close()
+
+
+def test_a_list_whose_last_messages_stand_in_the_archive_alone(tmp_path: Path) -> None:
+    """BR-044: the hot rows are gone: list, preview and unread are as before."""
+    served = Served(tmp_path / "data")
+
+    async def fill(people: People) -> list[Any]:
+        ann, bob = people.persons(2)
+        chat = chat_of(ann, bob)
+        sender, reader = await ann.device(), await bob.device()
+        seqs = [acked(await sender.send(f"{n}", to=bob.user)).conversation_seq for n in range(30)]
+        await arrived(reader, chat, seqs[-1])
+        assert await reader.mark_read(chat, seqs[9])
+        last = acked(await sender.recall(chat, seqs[-1]))
+        await arrived(reader, chat, last.conversation_seq)
+        return [bob, chat]
+
+    async def shown(people: People, bob: Any, chat: bytes, name: str) -> tuple[Any, ...]:
+        bob._people = people
+        row = await seen(await bob.device(name), chat)
+        async with await RawClient.log_in(served.target, bob.user, device=b"raw") as raw:
+            entries = await listing(raw)
+            counts = [(e.unread, e.unread_exact, e.read_seq, e.head) for e in entries]
+            return (row.unread, row.unread_exact, text_of(row), counts, raw.auth_ok.badge)
+
+    async def before() -> list[Any]:
+        async with People(served, tmp_path) as people:
+            bob, chat = await fill(people)
+            told = await shown(people, bob, chat, "before")
+            await eventually(lambda: lag(served) == 0)
+            return [bob, chat, told]
+
+    async def after(bob: Any, chat: bytes) -> tuple[Any, ...]:
+        async with People(served, tmp_path) as people:
+            return await shown(people, bob, chat, "after")
+
+    try:
+        served.start()
+        bob, chat, told = asyncio.run(before())
+        assert told[:3] == (19, True, "28")
+        served.end()
+        retain(served.data / "log.sqlite")
+        shutil.rmtree(served.data / "store")
+        served.start()
+        assert served.metric("qim_conversations_restored_total") >= 1
+        assert asyncio.run(after(bob, chat)) == told
         served.end()
     finally:
         served.close()

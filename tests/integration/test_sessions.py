@@ -122,7 +122,7 @@ def test_two_hundred_flaps_leave_one_live_presence(served: Served) -> None:
             )
             client.say(auth)
             await client.hear()
-            client.cut()
+            await client.cut()
 
     async def main() -> None:
         gate = asyncio.Semaphore(20)
@@ -182,7 +182,7 @@ def test_half_closed_and_vanished_peers_are_let_go(served: Served) -> None:
         for number in range(CONNECTS):
             client = await RawClient.log_in(served.target, USER, device=b"%d" % (number % 7))
             if number % 2:
-                client.cut()
+                await client.cut()
             elif number % 3:
                 client.finish()
                 await client.rest()

@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from qim.core.contract.errors import ErrorCode
 from qim.core.contract.frames import (
     BODY_BYTES_MAX,
@@ -9,9 +11,11 @@ from qim.core.contract.frames import (
     Kicked,
     KickReason,
     MailboxBatch,
+    Ping,
     PullMailbox,
     SendAck,
 )
+from qim.core.contract.wire import encode_raw
 from tests.integration.raw_client import PATIENCE_SECONDS, Bystanders, RawClient, message
 from tests.integration.served import CANARY, Served, streams_open
 
@@ -128,5 +132,28 @@ def test_unpaced_sends_are_pushed_back_or_told(served: Served) -> None:
             assert seqs == sorted(seqs)
             entries = await member.pull_until(acks[-1].message_id)
             assert [one.message_id for one in entries] == [one.message_id for one in acks]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("nonsense", [False, True], ids=["PONGs", "ERRORs"])
+def test_a_flood_whose_answers_are_never_read_is_cut(served: Served, nonsense: bool) -> None:
+    """Answers are bounded like pushes are, those to nonsense too."""
+    opcode = 0x7777 if nonsense else Ping.OPCODE
+    flood = b"".join(encode_raw(opcode, b"\x91\x01", request=number) for number in range(2_000))
+
+    async def main() -> None:
+        async with Bystanders.of(served.target) as others:
+            cut = served.metric("qim_gateway_kicked_total", "SLOW_CONSUMER")
+            before = served.resident_bytes()
+            client = await slow_reader(served, WRITER, b"flood")
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while served.metric("qim_gateway_kicked_total", "SLOW_CONSUMER") == cut:
+                    client.say_bytes(flood)
+                    await client.flush()
+            assert served.resident_bytes() - before < 32 << 20
+            await others.go_on()
+            await client.cut()
+            await client.rest()
 
     asyncio.run(main())

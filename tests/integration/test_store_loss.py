@@ -177,8 +177,12 @@ async def talk(server: Served, count: int) -> list[bytes]:
 
 
 async def mailbox_of(server: Served, user: int, last: bytes) -> list[bytes]:
+    """Everything a new device gets; seqs rise, none is there twice."""
     async with await RawClient.log_in(server.target, user, device=b"new") as reader:
-        return [one.message_id for one in await reader.pull_until(last)]
+        entries = await reader.pull_until(last)
+    for seqs in ([one.mailbox_seq for one in entries], [one.conversation_seq for one in entries]):
+        assert seqs == sorted(set(seqs))
+    return [one.message_id for one in entries]
 
 
 def test_the_stores_files_deleted_while_stopped(own: Served) -> None:
@@ -190,6 +194,46 @@ def test_the_stores_files_deleted_while_stopped(own: Served) -> None:
     assert asyncio.run(mailbox_of(own, 2, sent[-1])) == sent
     more = asyncio.run(talk(own, 5))
     assert asyncio.run(mailbox_of(own, 2, more[-1])) == sent + more
+    assert '"CLEAN"' in audit(own.data)
+    own.end()
+
+
+def test_a_cursor_outlives_the_store(own: Served) -> None:
+    """The rebuilt mailbox has the same numbers: a device that comes back gets what is new, and nothing again."""
+
+    async def cursor() -> bytes:
+        async with await RawClient.log_in(own.target, 2) as reader:
+            await reader.pull()
+            return reader.cursor
+
+    async def since(kept: bytes, last: bytes) -> list[bytes]:
+        async with await RawClient.log_in(own.target, 2, cursor=kept) as reader:
+            assert reader.cursor == kept, "the cursor is taken as it was"
+            return [one.message_id for one in await reader.pull_until(last)]
+
+    asyncio.run(talk(own, 30))
+    kept = asyncio.run(cursor())
+    assert own.stop() == 0
+    shutil.rmtree(own.data / "store")
+    own.start()
+    more = asyncio.run(talk(own, 5))
+    assert asyncio.run(since(kept, more[-1])) == more
+    own.end()
+
+
+def test_an_older_copy_of_the_store_put_back(own: Served) -> None:
+    """A backup restored behind the server's back: no seq is given twice, nothing is lost (BR-013)."""
+    first = asyncio.run(talk(own, 20))
+    assert own.stop() == 0
+    shutil.copytree(own.data / "store", own.data / "copy")
+    own.start()
+    second = asyncio.run(talk(own, 20))
+    assert own.stop() == 0
+    shutil.rmtree(own.data / "store")
+    (own.data / "copy").rename(own.data / "store")
+    own.start()
+    third = asyncio.run(talk(own, 5))
+    assert asyncio.run(mailbox_of(own, 2, third[-1])) == first + second + third
     assert '"CLEAN"' in audit(own.data)
     own.end()
 

@@ -165,8 +165,10 @@ def test_counters_are_named_total_and_invariants_stand_at_zero(logged: Logged) -
     observed.count("rejected_total", 5, "")
     observed.gauge("fanout_window_records", 7, "")
     observed.gauge("fanout_window_records", 4, "")
+    observed.gauge("clock_ahead_ms", 1_500, "")
     observed.sample(lambda: [("inbox_events_waiting", "writer", 3)])
     lines = scraped(observed)
+    assert 'qim_clock_ahead_seconds{label=""} 1.5' in lines
     assert 'qim_audit_runs_total{label="CLEAN"} 3.0' in lines
     assert 'qim_rejected_total{label=""} 5.0' in lines
     assert 'qim_fanout_window_records{label=""} 4.0' in lines

@@ -52,7 +52,6 @@ from qim.core.ports.store_message import (
 DROPPED_BESIDES: Final = 8
 """A reservation of n commits drops at most n plus these dedupe entries past the window."""
 _NO_USERS: Final = b""
-_RECORDED: Final = int(CommitState.RECORDED)
 _COMMITTED: Final = int(CommitState.COMMITTED)
 _REFUSED: Final = int(CommitState.REFUSED)
 

@@ -28,6 +28,7 @@ pr:user8 tenant         presence: device -> session_epoch8 attempt8 expires8 con
 from struct import Struct as Packing
 from typing import Final, NamedTuple
 
+from qim.core.contract.params import DEFAULT
 from qim.core.ports.store_message import Position
 
 U64_MAX: Final = (1 << 64) - 1
@@ -35,8 +36,9 @@ EMPTY_DIGEST: Final = b"\0" * 16
 INCARNATION_KEY: Final = b"qim:incarnation"
 ARGUMENTS_MAX: Final = 7_000
 """Keys and arguments of one call: Lua's unpack has room for little more."""
-DEDUPE_GRACE_MS: Final = 2 * 3_600_000
-"""How long past not_after a dedupe entry is kept and answers (contract: at least 1 h)."""
+DEDUPE_GRACE_MS: Final = DEFAULT.dedupe_window_ms
+"""How long past not_after a dedupe entry is kept and answers (contract: at least 1 h): the default window, also where a
+world compresses its own. A longer memory repeats nothing; one shorter than clocks stand apart would."""
 
 Raw = "bytes | int | list[Raw] | None"
 

@@ -22,7 +22,10 @@ from qim.core.ports.sockets import (
 
 CLOSE_FLUSH_SECONDS: Final = 5.0
 CLOSE_LINGER_SECONDS: Final = 2.0
-BACKLOG_STEP_BYTES: Final = 16 * 1024
+BACKLOG_STEP_BYTES: Final = 4 * 1024
+"""A small part of the outbound bound (256 frames): with a coarser step many small frames would wait uncounted."""
+DRAIN_LOOK_SECONDS: Final = 0.05
+"""A transport says only when its buffer is empty: while one isn't, it is looked at this often for what was taken."""
 
 Post = Callable[[SocketEvent], None]
 
@@ -34,6 +37,7 @@ class _Stream(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.reported = 0
         self.ending: asyncio.TimerHandle | None = None
+        self._looking: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports have the interface without the base class.
@@ -54,8 +58,9 @@ class _Stream(asyncio.Protocol):
         return False  # a half-closed client is gone: nobody pulls through it any more
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self.ending is not None:
-            self.ending.cancel()
+        for timer in (self.ending, self._looking):
+            if timer is not None:
+                timer.cancel()
         self._server.closed(self)
 
     def end(self) -> None:
@@ -74,8 +79,25 @@ class _Stream(asyncio.Protocol):
         transport.write_eof()
 
     def resume_writing(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
         self.reported = 0
         self._server.post(Backlog(conn=self.conn, bytes_queued=0))
+
+    def report(self, queued: int) -> None:
+        """Tell of a backlog that grew or shrank by a step; 0 is told by resume_writing alone."""
+        if queued and abs(queued - self.reported) >= BACKLOG_STEP_BYTES:
+            self.reported = queued
+            self._server.post(Backlog(conn=self.conn, bytes_queued=queued))
+        if self.reported and self._looking is None:
+            loop = asyncio.get_running_loop()
+            self._looking = loop.call_later(DRAIN_LOOK_SECONDS, self._look)
+
+    def _look(self) -> None:
+        self._looking = None
+        if self.transport is not None:
+            self.report(self.transport.get_write_buffer_size())
 
 
 class TcpServer:
@@ -130,10 +152,7 @@ class TcpServer:
             return
         transport = stream.transport
         transport.write(effect.data)
-        queued = transport.get_write_buffer_size()
-        if queued and abs(queued - stream.reported) >= BACKLOG_STEP_BYTES:
-            stream.reported = queued
-            self.post(Backlog(conn=effect.conn, bytes_queued=queued))
+        stream.report(transport.get_write_buffer_size())
 
     def close(self, effect: CloseSocket, _: Any) -> None:
         """Route of CloseSocket: what was written goes out first, but not for ever."""

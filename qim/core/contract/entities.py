@@ -237,7 +237,6 @@ _record_decoder: Final = msgspec.msgpack.Decoder(MessageRecord)
 _dispatch_decoder: Final = msgspec.msgpack.Decoder(GroupDispatch)
 _entry_decoder: Final = msgspec.msgpack.Decoder(UserMailboxEntry)
 _receipt_decoder: Final = msgspec.msgpack.Decoder(FanoutAuditReceipt)
-_members_decoder: Final = msgspec.msgpack.Decoder(tuple[Member, ...])
 
 RECORD_PREFIX_BYTES: Final = 24
 

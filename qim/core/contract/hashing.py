@@ -9,7 +9,6 @@ from functools import lru_cache
 from hashlib import blake2b
 
 DIGEST_BYTES = 16
-DOMAIN_BYTES_MAX = 16
 DOMAINS_MAX = 128
 U64_MAX = (1 << 64) - 1
 

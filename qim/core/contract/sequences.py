@@ -69,16 +69,6 @@ def u64_int(data: bytes) -> int:
     return int.from_bytes(_sized("u64", data, 8), "big")
 
 
-def u64_hex(value: int) -> str:
-    """16 lowercase hex digits."""
-    return f"{_bounded('u64', value, U64_MAX):016x}"
-
-
-def u64_from_hex(text: str) -> int:
-    """The u64 in exactly 16 lowercase hex digits."""
-    return u64_int(_unhex("u64", text, 16))
-
-
 def u128_bytes(value: int) -> bytes:
     """16 bytes big-endian."""
     return _bounded("u128", value, U128_MAX).to_bytes(16, "big")
@@ -89,26 +79,7 @@ def u128_int(data: bytes) -> int:
     return int.from_bytes(_sized("u128", data, 16), "big")
 
 
-def u128_hex(data: bytes) -> str:
-    """32 lowercase hex digits of 16 bytes."""
-    return _sized("u128", data, 16).hex()
-
-
-def u128_from_hex(text: str) -> bytes:
-    """The 16 bytes in exactly 32 lowercase hex digits."""
-    return _unhex("u128", text, 32)
-
-
 def _sized(name: str, data: bytes, size: int) -> bytes:
     if len(data) != size:
         raise ValueError(f"{name} must be {size} bytes, got {len(data)}")
     return data
-
-
-def _unhex(name: str, text: str, digits: int) -> bytes:
-    # bytes.fromhex forgives spaces and capitals; a fixed-width form has one spelling only.
-    if len(text) != digits or not all(digit in "0123456789abcdef" for digit in text):
-        raise ValueError(
-            f"{name} must be {digits} lowercase hex digits, got {len(text)} characters"
-        )
-    return bytes.fromhex(text)

@@ -2,6 +2,7 @@
 
 from msgspec import Struct
 
+from qim.core.contract.params import DEFAULT
 from qim.core.machine import Ms
 from qim.core.ports.completion import Completion
 from qim.core.ports.local import DrainRequested, FreshEpochWanted, LeaseGone, LeaseHeld, Started
@@ -31,7 +32,7 @@ class FanoutConfig(Struct, frozen=True, kw_only=True):
     """Limits of one FanoutCoordinator. Windows and fetches are each partition's own, the rest the machine's."""
 
     shard_count: int
-    fetch_records_max: int = 512
+    fetch_records_max: int = DEFAULT.fanout_batch_max
     fetch_bytes_max: int = 1024 * 1024
     fetch_wait_ms: Ms = 1_000
     window_records_max: int = 2_048
@@ -41,8 +42,8 @@ class FanoutConfig(Struct, frozen=True, kw_only=True):
     commit_records_max: int = 512
     version_names_max: int = 64
     version_members_max: int = 200_000
-    inline_body_bytes_max: int = 1_024
-    inline_recipients_max: int = 64
+    inline_body_bytes_max: int = DEFAULT.inline_body_bytes_max
+    inline_recipients_max: int = DEFAULT.inline_recipients_max
     retry_first_ms: Ms = 50
     retry_most_ms: Ms = 2_000
     gauge_ms: Ms = 1_000

@@ -368,6 +368,14 @@ class Joining:
         detail = f"message {entry.message_id.hex()}: another's bytes under its name"
         self._orders.give(Violation(check=BODY_MISMATCH, detail=detail))
 
+    def on_dispatch_failed(self, op: int) -> Ended:
+        """The log did not answer, so nothing may be explained: the batch ends here and is asked for again."""
+        pull = self._fetches.pop(op)
+        pull.awaited = 0
+        ended: Ended = []
+        self._go_on(pull, ended)
+        return ended
+
     def check(self) -> None:
         """Whatever is to be read is waited for."""
         assert all(name in self._waiting for name in self._unread)

@@ -187,6 +187,8 @@ class MailboxNode:
             case VersionsRead():
                 self._flow.on_versions(now, event)
                 self._touched.update(dict.fromkeys(self._shards))
+            case Failed() | Unknown() if pending.what is What.DISPATCH:
+                self._pulls.on_dispatch_failed(op)
             case _ if pending.what is What.READ:
                 shard = self._pulls.on_read_failed(op)
                 if isinstance(event, StoreReset) and shard.live:

@@ -319,6 +319,10 @@ class Pulls:
     def _send(self, source: str, message: SyncAnswer | WatermarkAnswer | Refused) -> None:
         self._orders.give(Send(address=source, message=message))
 
+    def on_dispatch_failed(self, op: int) -> None:
+        """The log did not answer."""
+        self._answer_all(self._joining.on_dispatch_failed(op))
+
     def in_flight(self) -> int:
         """Pulls not answered yet."""
         return self._count

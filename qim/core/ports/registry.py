@@ -68,7 +68,7 @@ class Renew(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Renewed(Struct, frozen=True, kw_only=True, gc=False):
-    """``lost`` are those no longer ours (expired and taken, or a fresher epoch granted)."""
+    """``lost`` are those no longer ours: expired, taken by nobody or somebody, or under a fresher epoch."""
 
     op: int
     lost: tuple[Resource, ...]

@@ -91,6 +91,21 @@ def test_a_single_chat_is_the_same_from_both_sides(a: int, b: int) -> None:
     assert ids.single_conversation_id("t", a, b) == ids.single_conversation_id("t", b, a)
 
 
+@given(st.text(max_size=70), U64, U64, st.binary(min_size=16, max_size=16) | st.binary())
+def test_identities_of_a_send_are_h_of_their_fields(
+    tenant: str, a: int, b: int, client_message_id: bytes
+) -> None:
+    low, high = sorted((a, b))
+    assert ids.single_conversation_id(tenant, a, b) == H("qim.single", tenant, low, high)
+    expected = H("qim.dedupe", tenant, a, client_message_id)
+    assert ids.dedupe_key(tenant, a, client_message_id) == expected
+    for wrong in (-1, 2**64):
+        with pytest.raises(ValueError, match="u64"):
+            ids.single_conversation_id(tenant, a, wrong)
+        with pytest.raises(ValueError, match="u64"):
+            ids.dedupe_key(tenant, wrong, client_message_id)
+
+
 @given(U16, U64, U64)
 def test_event_id_is_h_of_its_three_integers(shard: int, seq: int, user: int) -> None:
     assert ids.event_id(shard, seq, user) == H("qim.event", shard, seq, user)

@@ -1,51 +1,44 @@
 """The mutants: each breaks one rule, names where it stands, and the set of checks that may rightly see it."""
 
 from qim.sim.mutants import Mutant
+from tests.sim.mutants.making import LOST, mutant
 from tests.sim.mutants.rewriting import rescript, rewrite
+from tests.sim.mutants.views import views
 
-LOST = {"delivered", "fanout_at_end", "mailbox_at_end", "intent_settled"}
-"""Something never arrives: the end of the world sees it."""
 TWICE = {"commit_once", "effective_once", "seq_unique", "append_order"}
 """Something is committed twice, or in another order than its numbers say."""
 ORPHANED = {"audit_not_clean", "audit_ledger", "audit_blind"}
 
 
-def _mutant(name: str, rule: str, checks: set[str], *parts: object) -> Mutant:
-    overrides = tuple(part for part in parts if not isinstance(part, dict))
-    scripts: dict[str, str] = {}
-    for part in parts:
-        if isinstance(part, dict):
-            scripts |= part
-    return Mutant(
-        name=name,
-        rule=rule,
-        checks=frozenset(checks),
-        overrides=overrides,  # type: ignore[arg-type]
-        scripts=scripts,
-    )
-
-
 def board() -> list[Mutant]:
     """All of them; raises Unbound where a rule has moved."""
-    return [*_openings(), *_commits(), *_fanout(), *_mailbox_store(), *_lanes(), *_edges()]
+    return [
+        *_openings(),
+        *_commits(),
+        *_fanout(),
+        *_mailbox_store(),
+        *_lanes(),
+        *_edges(),
+        *views(),
+    ]
 
 
 def _openings() -> list[Mutant]:
     opening = "qim.core.writer.opening:Opening"
     return [
-        _mutant(
+        mutant(
             "no_barrier",
             "pipeline §1.6 (c), §1.7: a late append of a lower epoch means nothing",
             TWICE | {"ack_coordinates", "settled_coordinates", "ack_without_append"} | LOST,
             rewrite(f"{opening}.flush", ("barrier_value(shard.epoch)", "barrier_value(0)")),
         ),
-        _mutant(
+        mutant(
             "no_registry_check_after_open",
             "pipeline §1.6 (b): ask the registry again after OpenShard's answer",
             TWICE | {"ack_without_append", "mark_effective", "ineffective_applied"} | LOST,
             rewrite(f"{opening}.on_lease", ("if answer.epoch != shard.epoch:", "if False:")),
         ),
-        _mutant(
+        mutant(
             "append_retried_after_unknown",
             "pipeline §1.5: Unknown of an append is a re-OPEN, never an append again",
             TWICE | {"ack_without_append", "receipts"} | LOST,
@@ -54,7 +47,7 @@ def _openings() -> list[Mutant]:
                 ("if call is Call.APPEND or call is Call.BARRIER:", "if call is Call.BARRIER:"),
             ),
         ),
-        _mutant(
+        mutant(
             "replay_skipped_on_restart",
             "pipeline §1.6 (d): ApplyOutbox everything in [applied, b) before serving",
             TWICE | {"ack_coordinates", "version_unknown"} | LOST,
@@ -66,7 +59,7 @@ def _openings() -> list[Mutant]:
 def _commits() -> list[Mutant]:
     pipeline = "qim.core.writer.pipeline:Pipeline"
     return [
-        _mutant(
+        mutant(
             "append_order_broken",
             "pipeline §1.3: within a conversation append order is seq order",
             {"append_order", "mark_effective", "version_unknown"} | LOST,
@@ -75,7 +68,7 @@ def _commits() -> list[Mutant]:
                 ("records=tuple(records)", "records=tuple(reversed(records))"),
             ),
         ),
-        _mutant(
+        mutant(
             "ack_before_mark",
             "pipeline §1.4: SEND_ACK only from COMMITTED",
             {"ack_after_mark", "ack_without_append"},
@@ -94,7 +87,7 @@ def _commits() -> list[Mutant]:
                 ),
             ),
         ),
-        _mutant(
+        mutant(
             "dedupe_ignored",
             "pipeline §1.1: (tenant, sender, cmid) commits once, ever",
             TWICE | {"settled_coordinates"},
@@ -104,7 +97,7 @@ def _commits() -> list[Mutant]:
             ),
             rescript("lookup_commits", ("call('GET', KEYS[key]) or ''", "''")),
         ),
-        _mutant(
+        mutant(
             "store_reset_ignored_by_writer",
             "pipeline §0: every machine with store state re-OPENs on StoreReset",
             LOST | {"machine_died", "runaway"},
@@ -119,13 +112,13 @@ def _commits() -> list[Mutant]:
 
 def _fanout() -> list[Mutant]:
     return [
-        _mutant(
+        mutant(
             "checkpoint_before_its_fence",
             "pipeline §2: OpenSource raises the fence and returns the checkpoint in one script",
             {"fences", "receipts", "machine_died"} | ORPHANED | LOST,
             rescript("open_source", ("call('HSET', KEYS[2], 'e', ARGV[1])", "")),
         ),
-        _mutant(
+        mutant(
             "unknown_version_dead_lettered",
             "pipeline §2: a version the store doesn't have is NotYet, never poison",
             {"dead_letter", "receipts"} | ORPHANED | LOST,
@@ -137,7 +130,7 @@ def _fanout() -> list[Mutant]:
                 ),
             ),
         ),
-        _mutant(
+        mutant(
             "ineffective_dispatched",
             "pipeline §1.7: fanout skips what stands behind a barrier of a higher epoch",
             {"dispatch_without_record", "visible_before_outboxed", "receipt_of_nothing"},
@@ -149,7 +142,7 @@ def _fanout() -> list[Mutant]:
                 ),
             ),
         ),
-        _mutant(
+        mutant(
             "receipts_left_out",
             "pipeline §2: receipt before checkpoint, in one script",
             {"receipts"},
@@ -163,7 +156,7 @@ def _fanout() -> list[Mutant]:
 
 def _mailbox_store() -> list[Mutant]:
     return [
-        _mutant(
+        mutant(
             "store_reset_ignored_by_mailbox",
             "pipeline §0: every machine with store state re-OPENs on StoreReset",
             LOST | {"runaway", "covered_through_gap", "machine_died"},
@@ -183,7 +176,7 @@ def _mailbox_store() -> list[Mutant]:
                 ("if isinstance(event, StoreReset) and shard.live:", "if False:"),
             ),
         ),
-        _mutant(
+        mutant(
             "w_moved_by_finish_dispatch",
             "pipeline §3.2: FinishDispatch only marks, W moves with the rows alone",
             LOST
@@ -205,7 +198,7 @@ def _mailbox_store() -> list[Mutant]:
 
 def _lanes() -> list[Mutant]:
     return [
-        _mutant(
+        mutant(
             "claims_ignored",
             "pipeline §3.1: a dispatch claimed at another offset passes every lane",
             {"claims", "apply_once", "entry_altered"} | ORPHANED,
@@ -214,7 +207,7 @@ def _lanes() -> list[Mutant]:
                 ("if first_offset != record.stored.offset:", "if False:"),
             ),
         ),
-        _mutant(
+        mutant(
             "w_passes_an_unwritten_row",
             "pipeline §3.2: rows and W in one script, no W without its rows",
             {"watermarks", "covered_through_gap"} | LOST | ORPHANED,
@@ -222,7 +215,7 @@ def _lanes() -> list[Mutant]:
                 "qim.core.mailbox.appending:append", ("rows=tuple(rows)", "rows=tuple(rows[1:])")
             ),
         ),
-        _mutant(
+        mutant(
             "batch_beyond_w",
             "pipeline §3.3: batches are the contiguous prefix, at most W",
             {"covered_through_gap", "covered_through_gap_total"} | LOST,
@@ -231,7 +224,7 @@ def _lanes() -> list[Mutant]:
                 ("covered = max(before, through)", "covered = max(before, through) + 1"),
             ),
         ),
-        _mutant(
+        mutant(
             "mailbox_replay_from_the_end",
             "pipeline §3.2: replay starts at min W + 1",
             LOST
@@ -252,19 +245,19 @@ def _lanes() -> list[Mutant]:
 
 def _edges() -> list[Mutant]:
     return [
-        _mutant(
+        mutant(
             "silence_fails_a_row",
             "pipeline §6: nobody's silence fails a row, it is sent again until not_after",
             {"failed_but_committed", "settled_twice"},
             rewrite(
                 "qim.core.client.settling:Settling.refused",
                 (
-                    "elif _may_help(code):",
-                    "elif code != ErrorCode.TIMEOUT_UNKNOWN and _may_help(code):",
+                    "elif may_help(code):",
+                    "elif code != ErrorCode.TIMEOUT_UNKNOWN and may_help(code):",
                 ),
             ),
         ),
-        _mutant(
+        mutant(
             "presence_by_epoch_alone",
             "pipeline §3.6: an entry that a lost tail brought back replaces nobody",
             LOST,
@@ -273,7 +266,7 @@ def _edges() -> list[Mutant]:
                 ("below(age(entry), age(held))", "below(sub(entry, 1, 8), sub(held, 1, 8))"),
             ),
         ),
-        _mutant(
+        mutant(
             "fence_ignored",
             "pipeline §0: scripts keep the highest epoch of a resource, lower is Fenced",
             {"fences"},
