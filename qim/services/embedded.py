@@ -322,11 +322,18 @@ class EmbeddedServer:
         retention.start()
 
     def _dispatch_needed_from(self, shard: int, answer: Callable[[int | None], None]) -> None:
-        """Behind trim: entries above it take their bodies from their dispatches, and consumers stand above it."""
+        """Behind trim: entries above it take their bodies from their dispatches; and not above what lists contain.
+
+        min W is never below trim, but a session shard that stopped may stand anywhere, and its log must not go.
+        """
+        projected = self.session.projected_below(shard)
+        if projected is None:
+            answer(None)
+            return
 
         def read(reply: Any) -> None:
             known = isinstance(reply, ShardStateRead) and reply.base >= 0
-            answer(behind_trim(reply.trim) if known else None)
+            answer(min(behind_trim(reply.trim), projected) if known else None)
 
         self._store.submit(ReadShardState(op=0, shard=shard), read)
 

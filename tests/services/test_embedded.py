@@ -6,7 +6,8 @@ import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
@@ -14,9 +15,12 @@ from msgspec.structs import replace
 from qim.adapters.embedded.data_directory import DataDirectory, DataDirectoryDamaged
 from qim.adapters.embedded.sqlite_registry import SharedNumbersDiffer, shared_numbers
 from qim.adapters.embedded.stale_server import command_line, read_record
+from qim.adapters.redis.store import RedisStore
 from qim.core.audit import AuditReport, Verdict
 from qim.core.contract.sequences import before_first, mailbox_seq
 from qim.core.ports.completion import StoreReset, StoreRole
+from qim.core.ports.store_mailbox import ShardStateRead
+from qim.core.session import SessionProjection
 from qim.services import up
 from qim.services.config import UpConfig
 from qim.services.embedded import EmbeddedServer, behind_trim
@@ -203,6 +207,32 @@ def test_retention_keeps_what_a_mailbox_may_still_show(
 
     asyncio.run(main())
     assert asked[:4] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("projected", "needed"), [(None, None), (7, 7), (42, 42), (99, 42)], ids=str
+)
+def test_retention_waits_for_the_lists_too(
+    directory: DataDirectory, projected: int | None, needed: int | None
+) -> None:
+    """A session shard that stopped may stand below its mailbox's trim: its log must not go."""
+    told: list[int | None] = []
+
+    def submit(request: Any, read: Callable[[Any], None]) -> None:
+        trim = mailbox_seq(1, 41)
+        read(ShardStateRead(op=0, incarnation=b"i", base=trim, min_watermark=trim, trim=trim))
+
+    async def main() -> None:
+        async with assembled(directory) as (server, _):
+            server.session = cast(
+                SessionProjection, SimpleNamespace(projected_below=lambda shard: projected)
+            )
+            real, server._store = server._store, cast(RedisStore, SimpleNamespace(submit=submit))
+            server._dispatch_needed_from(0, told.append)
+            server._store = real
+
+    asyncio.run(main())
+    assert told == [needed]
 
 
 def test_an_operator_may_keep_dispatches_for_ever(directory: DataDirectory) -> None:

@@ -134,6 +134,13 @@ class SessionProjection:
         """How many shards are open: both positions are trusted and questions are answered."""
         return sum(shard.running() for shard in self._shards.values())
 
+    def projected_below(self, number: int) -> int | None:
+        """The dispatch offset below which everything is in the lists of a shard; None: not known here and now."""
+        shard = self._shards.get(number)
+        if shard is None or not shard.running():
+            return None
+        return shard.dispatch.stands_at()
+
     def check(self) -> None:
         """Feeds, questions, lists and shelf keep their books. Only shards of the last step can have changed."""
         for number in self._touched:
