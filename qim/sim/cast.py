@@ -1,6 +1,6 @@
 """Who plays in a world: the machines of each role, made as the services make them, and the routes of their effects."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from qim.core.archiver import ArchiverConfig, HistoryArchiver
@@ -73,89 +73,113 @@ def parameters(plan: "Plan") -> Parameters:
 
 def service_machines(scene: "Scene", node: Node) -> list[Host]:
     """The hosts of a new process of ``node``'s role."""
-    plan, role = scene.plan, node.role
-    made = scene.parameters
-    partitions, shards = plan.topology.outbox_partitions, plan.topology.shards
-    number = int(node.name.rpartition("-")[2])
-    machine: HostedMachine
-    leased: tuple[tuple[Role, int], ...] = ()
-    pinned: tuple[Resource, ...] = ()
-    chosen = node.choose()
-    small = plan.parameters
-    retention = RetentionPolicy(ephemeral_ms=small.ephemeral_ms)
-    brief = small.hot_window_ms < HOUR_MS
-    if role == "writer":
-        config = WriterConfig(
-            instance=number,
-            outbox_partition_count=partitions,
-            not_after_max_ms=made.not_after_ms + made.not_after_slack_ms,
-            tiered=True,
-            hot_window_ms=small.hot_window_ms,
-            retention=retention,
-            trim_every_ms=BRIEF_LOOK_MS if brief else MINUTE_MS,
-        )
-        machine = Writer(config, choose=chosen)
-        leased, pinned = (
-            ((Role.WRITER, partitions),),
-            (Resource(role=Role.INSTANCE, number=number),),
-        )
-    elif role == "fanout":
-        machine = FanoutCoordinator(FanoutConfig(shard_count=shards), choose=chosen)
-        leased = ((Role.FANOUT, partitions),)
-    elif role == "mailbox":
-        machine = MailboxNode(
-            MailboxConfig(
-                shard_count=shards,
-                outbox_partition_count=partitions,
-                secret=SECRET,
-                page_default=made.page_default,
-                archived=True,
-                retention=retention,
-            ),
-            choose=chosen,
-        )
-        leased = ((Role.MAILBOX, shards),)
-    elif role == "session":
-        machine = SessionProjection(
-            SessionConfig(shard_count=shards, outbox_partition_count=partitions),
-            choose=chosen,
-        )
-        leased = ((Role.SESSION, shards),)
-    elif role == "archiver":
-        machine = HistoryArchiver(
-            ArchiverConfig(
-                retention=retention, expire_every_ms=BRIEF_LOOK_MS if brief else MINUTE_MS
-            ),
-            choose=chosen,
-        )
-        leased = ((Role.ARCHIVER, partitions),)
-    else:
-        assert role == "gateway", role
-        request_timeout = plan.parameters.request_timeout_ms
-        machine = ConnectionNode(
-            GatewayConfig(
-                token_secrets=(SECRET,), parameters=made, request_timeout_ms=request_timeout
-            ),
-            choose=chosen,
-        )
-    host = _host(scene, node, role, machine)
+    machine = _MAKERS[node.role](scene, node)
+    host = _host(scene, node, node.role, machine)
     scene.network.addresses[node.name] = host
-    if role == "gateway":
+    if node.role == "gateway":
         scene.streams.listeners[node.name] = host
         return [host]
+    made, topology = scene.parameters, scene.plan.topology
+    leased, per_partition = _LEASES[node.role]
+    count = topology.outbox_partitions if per_partition else topology.shards
+    instance = Resource(role=Role.INSTANCE, number=_number(node))
     lease = LeaseConfig(
         owner=f"{node.name}.{node.generation}",
         address=node.name,
-        roles=leased,
-        pinned=pinned,
+        roles=((leased, count),),
+        pinned=(instance,) if node.role == "writer" else (),
         ttl_ms=made.lease_ttl_ms,
         renew_ms=made.lease_renew_ms,
         margin_ms=made.lease_margin_ms,
         retry_ms=max(50, made.lease_renew_ms // 6),
     )
-    keeper = _host(scene, node, "lease", LeaseKeeper(lease, choose=chosen))
+    keeper = _host(scene, node, "lease", LeaseKeeper(lease, choose=node.choose()))
     lease_bus(host, keeper)
     return [host, keeper]
+
+
+def _writer(scene: "Scene", node: Node) -> HostedMachine:
+    made, small = scene.parameters, scene.plan.parameters
+    config = WriterConfig(
+        instance=_number(node),
+        outbox_partition_count=scene.plan.topology.outbox_partitions,
+        not_after_max_ms=made.not_after_ms + made.not_after_slack_ms,
+        tiered=True,
+        hot_window_ms=small.hot_window_ms,
+        retention=_retention(scene),
+        trim_every_ms=_housekeeping_ms(scene),
+    )
+    return Writer(config, choose=node.choose())
+
+
+def _fanout(scene: "Scene", node: Node) -> HostedMachine:
+    config = FanoutConfig(shard_count=scene.plan.topology.shards)
+    return FanoutCoordinator(config, choose=node.choose())
+
+
+def _mailbox(scene: "Scene", node: Node) -> HostedMachine:
+    config = MailboxConfig(
+        shard_count=scene.plan.topology.shards,
+        outbox_partition_count=scene.plan.topology.outbox_partitions,
+        secret=SECRET,
+        page_default=scene.parameters.page_default,
+        archived=True,
+        retention=_retention(scene),
+    )
+    return MailboxNode(config, choose=node.choose())
+
+
+def _session(scene: "Scene", node: Node) -> HostedMachine:
+    topology = scene.plan.topology
+    config = SessionConfig(
+        shard_count=topology.shards, outbox_partition_count=topology.outbox_partitions
+    )
+    return SessionProjection(config, choose=node.choose())
+
+
+def _archiver(scene: "Scene", node: Node) -> HostedMachine:
+    config = ArchiverConfig(retention=_retention(scene), expire_every_ms=_housekeeping_ms(scene))
+    return HistoryArchiver(config, choose=node.choose())
+
+
+def _gateway(scene: "Scene", node: Node) -> HostedMachine:
+    config = GatewayConfig(
+        token_secrets=(SECRET,),
+        parameters=scene.parameters,
+        request_timeout_ms=scene.plan.parameters.request_timeout_ms,
+    )
+    return ConnectionNode(config, choose=node.choose())
+
+
+_MAKERS: Final[dict[str, Callable[["Scene", Node], HostedMachine]]] = {
+    "writer": _writer,
+    "fanout": _fanout,
+    "mailbox": _mailbox,
+    "session": _session,
+    "archiver": _archiver,
+    "gateway": _gateway,
+}
+_LEASES: Final[dict[str, tuple[Role, bool]]] = {
+    "writer": (Role.WRITER, True),
+    "fanout": (Role.FANOUT, True),
+    "archiver": (Role.ARCHIVER, True),
+    "mailbox": (Role.MAILBOX, False),
+    "session": (Role.SESSION, False),
+}
+"""What a role leases, and whether there is one an outbox partition (else one a mailbox shard)."""
+
+
+def _number(node: Node) -> int:
+    return int(node.name.rpartition("-")[2])
+
+
+def _retention(scene: "Scene") -> RetentionPolicy:
+    return RetentionPolicy(ephemeral_ms=scene.plan.parameters.ephemeral_ms)
+
+
+def _housekeeping_ms(scene: "Scene") -> int:
+    """Compressed windows want to be looked at oftener than real ones."""
+    return BRIEF_LOOK_MS if scene.plan.parameters.hot_window_ms < HOUR_MS else MINUTE_MS
 
 
 def client_machines(scene: "Scene", node: Node, device: "Device", gateway: int) -> list[Host]:
