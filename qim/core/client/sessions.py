@@ -41,6 +41,7 @@ class Sessions:
         """The connection is gone."""
         self._synced = False
         self._told = False
+        self._unfilled = True  # a walk under way is begun again
         self.listing.lost()
         self.states.lost()
         self.walk.stop()
