@@ -63,6 +63,8 @@ class History:
         self.on_local: dict[type, list[LocalHearer]] = {}
         self.counts: dict[str, int] = {}
         self.stages: dict[str, int] = {}
+        self.ephemeral_ms = 0
+        """How long this world keeps ephemeral messages."""
         self.archived: dict[bytes, None] = {}
         """message_ids of archive batches that were applied whole."""
         self.projected: dict[int, list[int]] = {}

@@ -51,10 +51,12 @@ class ExpectedConversation(Struct, frozen=True, kw_only=True, gc=False):
 class Visible:
     """The model of one world's end."""
 
-    def __init__(self, oracle: Oracle) -> None:
+    def __init__(self, oracle: Oracle, only: bytes | None = None) -> None:
+        """``only``: of one conversation."""
         self.records: dict[bytes, list[MessageRecord]] = {}
         for message in oracle.messages.values():
-            self.records.setdefault(message.record.conversation_id, []).append(message.record)
+            if only is None or message.record.conversation_id == only:
+                self.records.setdefault(message.record.conversation_id, []).append(message.record)
         for records in self.records.values():
             records.sort(key=lambda record: record.conversation_seq)
         self._intervals = {key: _intervals(records) for key, records in self.records.items()}
@@ -66,6 +68,11 @@ class Visible:
     def conversations(self, user: int) -> list[bytes]:
         """Those the user is or was in, in id order."""
         return [key for key in sorted(self.records) if user in self._intervals[key]]
+
+    def recalls(self, conversation_id: bytes) -> list[MessageRecord]:
+        """All RECALL records, rising."""
+        records = self.records.get(conversation_id, [])
+        return [record for record in records if record.kind == MessageKind.RECALL]
 
     def recalled(self, record: MessageRecord) -> bool:
         """Somebody took it back."""

@@ -8,6 +8,7 @@ from qim.sim.checkers.claims import Claims
 from qim.sim.checkers.commit_once import CommitOnce
 from qim.sim.checkers.contiguous_batches import ContiguousBatches
 from qim.sim.checkers.fences import Fences
+from qim.sim.checkers.history_pages import HistoryPages
 from qim.sim.checkers.liveness import Liveness
 from qim.sim.checkers.projections import Projections
 from qim.sim.checkers.receipts import ReceiptsBeforeCheckpoint
@@ -30,6 +31,7 @@ def all_checkers() -> list[Checker]:
         Visibility(),
         ApplyOnce(),
         Archives(),
+        HistoryPages(),
         Projections(),
         Liveness(),
         Sessions(),

@@ -13,6 +13,8 @@ from qim.sim.secret import SECRET
 if TYPE_CHECKING:
     from qim.sim.scene import Scene
 
+LATE_USER_MS: Final = 25_000
+"""Past everything that a store may still apply late (store.py)."""
 USER_MS: Final = 2_000
 FUTURE_RECORDS: Final = 10_000
 
@@ -62,6 +64,8 @@ class Twin(FaultBase, frozen=True, kw_only=True, gc=False, tag="twin"):
             scene.workload.wake(self.node)
             # A stopped process hears that it was replaced only when it runs again: the user acts once more then.
             scene.world.at(scene.plan.heal_ms + USER_MS, 0, scene.workload.wake, self.node)
+            # The copy's presence may be applied long after it is gone, and replace the first one again.
+            scene.world.at(scene.plan.heal_ms + LATE_USER_MS, 0, scene.workload.wake, self.node)
 
         return gone
 
