@@ -232,7 +232,7 @@ def history_record(
         kind=record.kind,
         sender_id=record.sender_id,
         client_message_id=record.client_message_id if own else None,
-        custom_type=record.custom_type,
+        custom_type="" if gone else record.custom_type,
         body=None if gone else record.body,
         tombstone=Tombstone.RECALLED if gone else Tombstone.NONE,
         sent_at=record.sent_at,

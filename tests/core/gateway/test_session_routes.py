@@ -59,7 +59,7 @@ GROUP = bytes(15) + b"\x77"
 SESSION = Resource(role=Role.SESSION, number=shard(1, DEFAULT.shard_count))
 
 
-def stored(seq: int, body: bytes = b"hello", sender: int = 2) -> bytes:
+def stored(seq: int, body: bytes = b"hello", sender: int = 2, custom_type: str = "") -> bytes:
     record = MessageRecord(
         tenant_id="default",
         conversation_id=GROUP,
@@ -76,7 +76,7 @@ def stored(seq: int, body: bytes = b"hello", sender: int = 2) -> bytes:
         recipients=(),
         delta=None,
         body=body,
-        custom_type="",
+        custom_type=custom_type,
         retention_class=0,
         sent_at=7,
         not_after=9,
@@ -342,10 +342,11 @@ def test_recalled_records_leave_as_tombstones() -> None:
         HistoryDirection.OLDER,
         0,
         stored(1),
-        stored(2, b"secret"),
+        stored(2, b"secret", custom_type="app/secret"),
         stored(3),
         recalled=(2,),
     )
+    assert batch.records[1].custom_type == "", "it may tell what the body was"
     told = [(r.conversation_seq, r.body, r.tombstone) for r in batch.records]
     assert told == [(1, b"hello", 0), (2, None, Tombstone.RECALLED), (3, b"hello", 0)]
 
