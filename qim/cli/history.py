@@ -22,7 +22,8 @@ EXAMPLES = """\
   qim history --user 2 --with 1 --around 41    # it and its neighbours
 """
 MORE = """
-Read from the server, recent or archived, page by page. Recalled messages show as such; deleted ones don't show."""
+Each with its conversation_seq. Read from the server, recent or archived, page by page. Recalled messages show as such;
+deleted ones don't show."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -62,7 +63,9 @@ async def _run(args: argparse.Namespace) -> int:
         if args.json:
             print_json(message_as_json(message, target.user_id))
         else:
-            print(message_line(message, target.user_id), flush=True)
+            # The number is what recall, delete, read and --before ask for.
+            line = message_line(message, target.user_id)
+            print(f"{message.conversation_seq:>4}  {line}", flush=True)
     if not args.json and not messages:
         say("nothing there, or not visible to this user")
     elif not args.json and more:

@@ -87,7 +87,8 @@ async def _list(args: argparse.Namespace) -> int:
             print(conversation_line(row, target.user_id), flush=True)
     if not args.json:
         plus = "" if badge.exact else "+"
-        say(f"{len(shown)} conversations, {badge.count}{plus} unread")
+        what = "conversation" if len(shown) == 1 else "conversations"
+        say(f"{len(shown)} {what}, {badge.count}{plus} unread")
     return int(Exit.DONE)
 
 
