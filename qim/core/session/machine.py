@@ -10,7 +10,7 @@ heads, and decides no membership.
     MARK_READ, SET_STATE --> user-state log --> applied --> answered (states.py)
     PULL_SESSION_LIST --> rows, summaries of what is dirty, frozen under a revision, paged (listing.py)
 
-The delivered watermark of a device is its mailbox cursor, which MailboxNode moves: it isn't kept here a second time.
+The delivered watermark of a device is the mailbox cursor it holds, which only MailboxNode moves; the server keeps none.
 """
 
 from collections.abc import Sequence
