@@ -126,8 +126,6 @@ NEVER: Final = (
     "said.mailbox_dead_letter",
     "said.mailbox_newer_format",
     "log.recreated",
-    "log.retention",
-    "log.out_of_range",
 )
 """A correct build under tolerated faults never gets there."""
 

@@ -9,6 +9,7 @@ from typing import Final
 from qim.core.contract.entities import RetentionClass
 from qim.sim.clock import TRUE_RATE, Piece
 from qim.sim.draw import Draw
+from qim.sim.faults import Fault, OutboxTrimmed
 from qim.sim.plan import (
     Beginnings,
     ChangeGroup,
@@ -60,6 +61,7 @@ def generate(seed: int, profile: str, *, messages: int | None = None) -> Plan:
     operations = _operations(draw, devices, span_ms, count)
     parameters = _parameters(draw, calm)
     faults, heal_ms = storm(draw, topology, devices, span_ms)
+    operations += _afterwards(draw, devices, faults)
     return Plan(
         seed=seed,
         profile=profile,
@@ -135,6 +137,24 @@ def _operations(
     if kinds.views:
         _own_views(draw, devices, users, groups, made, span_ms)
     return tuple(made)
+
+
+def _afterwards(
+    draw: Draw, devices: tuple[DevicePlan, ...], faults: tuple[Fault, ...]
+) -> tuple[Operation, ...]:
+    """What came back from the archive is written to again."""
+    users = tuple(dict.fromkeys(device.user_id for device in devices))
+    return tuple(
+        Send(
+            at_ms=fault.at_ms + draw.number(500, 4_000, "again_at", index, device),
+            device=device,
+            number=20_000 + index * 100 + device,
+            peer=draw.pick(users, "again", index, device),
+        )
+        for index, fault in enumerate(faults)
+        if isinstance(fault, OutboxTrimmed)
+        for device in range(len(devices))
+    )
 
 
 def _class(draw: Draw, kinds: Kinds, index: int) -> int:

@@ -12,6 +12,8 @@ from qim.sim.plan import DevicePlan, Topology
 Storm = tuple[tuple[f.Fault, ...], int]
 PERCENT: Final = 655
 """One of a hundred, in rates of 65,536."""
+STALE_MS: Final = 30_000
+"""Longer than any process is stopped or any request is late."""
 SETTLE_MS: Final = 1_500
 
 
@@ -339,6 +341,11 @@ def _archive_cut(w: Weather, i: int) -> f.Fault:
     )
 
 
+def _outbox_trimmed(w: Weather, i: int) -> f.Fault:
+    """After everything that a stopped process may still hold: retention outlives the dedupe window (contract.md)."""
+    return f.OutboxTrimmed(at_ms=w.when("outbox_trimmed", i) + STALE_MS)
+
+
 def _cursor(w: Weather, i: int) -> f.Fault:
     return f.CursorDamaged(
         at_ms=w.when("cursor", i),
@@ -427,7 +434,7 @@ STORE: Final[tuple[Maker, ...]] = (
     _scripts,
 )
 LOG: Final[tuple[Maker, ...]] = (_log_rates, _leader_change, _log_stall, _late_appends)
-ARCHIVE: Final[tuple[Maker, ...]] = (_archive_rates, _archive_cut)
+ARCHIVE: Final[tuple[Maker, ...]] = (_archive_rates, _archive_cut, _outbox_trimmed)
 CLIENT: Final[tuple[Maker, ...]] = (
     _sockets,
     _client_cut,

@@ -4,6 +4,7 @@ missing implies CLEAN (simulator.md, "Checkers")."""
 from typing import TYPE_CHECKING
 
 from qim.core.audit import Verdict
+from qim.core.ports.log import Topic
 from qim.sim.checkers.liveness import owed_by_services, unsettled
 from qim.sim.history import History
 
@@ -31,7 +32,14 @@ class AuditJudged:
             for check, _, text, message_id in owed_by_services(scene)[:3]:
                 found("audit_blind", "auditor", f"CLEAN, but {check}: {text}", message_id)
             covered = sum(part.records for part in report.covered)
-            effective = len(scene.history.oracle.messages)
+            starts = {
+                number: scene.log.partitions[Topic.OUTBOX, number].start
+                for number in range(scene.plan.topology.outbox_partitions)
+            }
+            effective = sum(
+                one.offset >= starts[one.partition]
+                for one in scene.history.oracle.messages.values()
+            )
             if whole and covered + len(report.in_flight) != effective:
                 text = f"{covered} covered and {len(report.in_flight)} in flight of {effective}"
                 found("audit_ledger", "auditor", text)

@@ -7,7 +7,7 @@ failure.
 
 from typing import Final, get_args
 
-from qim.sim.faults.archive import ArchiveRates
+from qim.sim.faults.archive import ArchiveRates, OutboxTrimmed
 from qim.sim.faults.clients import CursorDamaged, Garbage, Twin, UserActs
 from qim.sim.faults.kind import TOLERATED, FaultBase
 from qim.sim.faults.log import LeaderChange, LogRates, LogStall, RetentionPasses, TopicRecreated
@@ -60,6 +60,7 @@ Fault = (
     | StoreEmptied
     | ScriptsForgotten
     | ArchiveRates
+    | OutboxTrimmed
     | LogRates
     | LeaderChange
     | LogStall
@@ -96,6 +97,7 @@ __all__ = [
     "LogStall",
     "Lost",
     "Messages",
+    "OutboxTrimmed",
     "Partition",
     "Pause",
     "RegistryLags",
