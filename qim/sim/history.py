@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
-from qim.core.ports.archive import ArchiveRequest, WriteArchive
+from qim.core.ports.archive import ArchiveRequest, ExpireArchive, WriteArchive
 from qim.core.ports.log import Append, StoredRecord, Topic
 from qim.core.ports.network import Send
 from qim.core.ports.observe import Count, Gauge, StageReached, Violation
@@ -65,6 +65,8 @@ class History:
         self.stages: dict[str, int] = {}
         self.ephemeral_ms = 0
         """How long this world keeps ephemeral messages."""
+        self.expired_before = 0
+        """Up to which wall time the archive was told to let go, by whatever clock."""
         self.archived: dict[bytes, None] = {}
         """message_ids of archive batches that were applied whole."""
         self.projected: dict[int, list[int]] = {}
@@ -89,6 +91,8 @@ class History:
         """The archive applied a request."""
         if type(request) is WriteArchive:
             self.archived.update(dict.fromkeys(row.message_id for row in request.rows))
+        elif type(request) is ExpireArchive:
+            self.expired_before = max(self.expired_before, request.before_wall)
 
     def appended(
         self, partition: "Partition", host: "Host", effect: Append, stored: tuple[StoredRecord, ...]

@@ -226,6 +226,8 @@ class Judging:
             leased = scene.registry.leases.get(resource)
             if leased is not None and leased.address:
                 walls.append(scene.nodes[leased.address].wall.read(scene.world.now))
+        # What the archive let go is gone, though its owner's clock may be behind.
+        walls.append(max([scene.history.expired_before, *walls]))
         policy = RetentionPolicy(ephemeral_ms=scene.plan.parameters.ephemeral_ms)
         return Clock(earliest=min(walls, default=0), latest=max(walls, default=0), policy=policy)
 
