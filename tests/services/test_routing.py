@@ -14,7 +14,6 @@ from qim.core.ports.network import Received, Send
 from qim.core.ports.registry import Acquire, RegistryRequest, Resource, Role
 from qim.core.ports.store import StoreRequest, store_role
 from qim.core.ports.store_message import LookupCommits, ReadHistory, ReadMembership, ReadPending
-from qim.services import routing
 from qim.services.routing import (
     MAILBOX_ASKS,
     WRITER_ASKS,
@@ -186,7 +185,7 @@ def test_leases_go_to_the_machine_of_their_role_and_wishes_to_the_keeper(
     def now(role: Role) -> LeaseHeld:
         return replace(held(role), wall=2)
 
-    monkeypatch.setattr(routing, "wall_ms", lambda: 2)
+    monkeypatch.setattr("qim.services.routing.wall_ms", lambda: 2)
     facts = {role: held(role) for role in Role}
     for fact in facts.values():
         routes[LeaseHeld](fact, machines["keeper"])
