@@ -13,7 +13,6 @@ from qim.sim.secret import SECRET
 if TYPE_CHECKING:
     from qim.sim.scene import Scene
 
-USER_MS: Final = 2_000
 FUTURE_RECORDS: Final = 10_000
 
 
@@ -49,7 +48,7 @@ class CursorDamaged(FaultBase, frozen=True, kw_only=True, gc=False, tag="cursor_
 class Twin(FaultBase, frozen=True, kw_only=True, gc=False, tag="twin"):
     """The same device a second time, from a copy that knows nothing, until ``until_ms``: one of the two is kicked.
 
-    REPLACED is final until the user acts, so when the copy is gone the user looks at the first one again.
+    REPLACED is final until the user acts: the user looks at the first one again whenever it says so (workload.py).
     """
 
     node: str
@@ -60,8 +59,6 @@ class Twin(FaultBase, frozen=True, kw_only=True, gc=False, tag="twin"):
         def gone() -> None:
             scene.lose(name)
             scene.workload.wake(self.node)
-            # A stopped process hears that it was replaced only when it runs again: the user acts once more then.
-            scene.world.at(scene.plan.heal_ms + USER_MS, 0, scene.workload.wake, self.node)
 
         return gone
 
