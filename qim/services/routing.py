@@ -7,6 +7,8 @@ production the same table sends what is not ours through a connection.
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol, get_args
 
+from msgspec.structs import replace
+
 from qim.core.contract.rpc import (
     AskHistory,
     AskMembers,
@@ -161,10 +163,14 @@ def lease_bus(
         if target is not None:
             target().post(effect)
 
+    def held(effect: Any, hosted: Hosted) -> None:
+        # Wall time is stamped at the edge: the keeper carries on the one of its start, and clocks are set meanwhile.
+        told(replace(effect, wall=wall_ms()), hosted)
+
     def wanted(effect: Any, _: Hosted) -> None:
         keeper().post(effect)
 
-    return {LeaseHeld: told, LeaseGone: told, FreshEpochWanted: wanted}
+    return {LeaseHeld: held, LeaseGone: told, FreshEpochWanted: wanted}
 
 
 def local_network(

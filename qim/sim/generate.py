@@ -265,10 +265,19 @@ def _own_views(
         number = 10_000 + index
         where = {"at_ms": at, "device": device, "number": number, "peer": peer, "group": group}
         kind = draw.pick(("read", "read", "state", "recall", "delete"), "view", index)
+        siblings = [
+            other
+            for other, planned in enumerate(devices)
+            if other != device and planned.user_id == devices[device].user_id
+        ]
+        # The user's other device says something else in the same moment: whose word stands is a rule, not arrival.
+        both = [{**where, "device": other, "number": number + 1_000} for other in siblings]
         if kind == "read":
             made.append(MarkRead(**where, behind=draw.number(0, 3, "behind", index)))
+            made.extend(MarkRead(**one, behind=1 + index % 3) for one in both)
         elif kind == "state":
             made.append(SetState(**where, flags=draw.number(0, 7, "flags", index)))
+            made.extend(SetState(**one, flags=1 + index % 7) for one in both)
         else:
             made.append(Overlay(**where, kind=4 if kind == "recall" else 5))
 

@@ -109,6 +109,7 @@ class Scene:
         self.nodes: dict[str, Node] = {}
         self.devices: dict[str, Device] = {}
         self.twins: dict[str, Device] = {}
+        self.twinned: dict[str, str] = {}
         self._gone: dict[str, bool] = {}
         self.counts: dict[str, int] = {}
         self.death: BaseException | None = None
@@ -212,6 +213,7 @@ class Scene:
         twin = f"{name}-twin{1 + len(self.twins)}"
         device = Device(self.world, first.user_id, first.device_id, twin)
         self.twins[twin] = device
+        self.twinned[name] = twin
         self.count("client.twin")
         self._begin_client(twin, device, self._gateway_of[name])
         return twin

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Final
 
 from qim.core.client.vocabulary import (
+    ClientState,
     GroupChangeRequested,
     HistoryRequested,
     MarkReadRequested,
@@ -11,13 +12,15 @@ from qim.core.client.vocabulary import (
     OnlineWanted,
     OverlayRequested,
     SendRequested,
+    StateChanged,
     StateRequested,
 )
 from qim.core.contract.entities import MessageKind
 from qim.core.contract.hashing import H
 from qim.core.contract.ids import group_conversation_id, single_conversation_id
-from qim.core.contract.kinds import HistoryDirection
+from qim.core.contract.kinds import HistoryDirection, KickReason
 from qim.sim.cast import TENANT
+from qim.sim.localstore import Device
 from qim.sim.node import Node
 from qim.sim.plan import (
     ChangeGroup,
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from qim.sim.scene import Scene
 
 AGAIN_MS: Final = 100
+USER_MS: Final = 3_000
 CREATE: Final = 1
 _ALL_BYTES: Final = bytes(range(256))
 
@@ -60,6 +64,7 @@ class Workload:
         self.wanted = dict.fromkeys(self.names, True)
         self.open = len(scene.plan.operations)
         self.groups: dict[int, bytes] = {}
+        scene.history.on_notice.setdefault(StateChanged, []).append(self.told)
         self.asked: dict[bytes, Send | ChangeGroup | Overlay] = {}
         """client_message_id -> the operation, once a client was told of it."""
         for operation in scene.plan.operations:
@@ -74,6 +79,12 @@ class Workload:
         """A client process begins: its user wants what they wanted before."""
         if self.wanted.get(node.name, True):
             node.hosts[0].take(OnlineWanted(wall=node.wall.read(self.scene.world.now)))
+
+    def told(self, device: Device, notice: StateChanged) -> None:
+        """REPLACED is final until the user acts: who has had a twin looks at the device again after a while."""
+        replaced = notice.state == ClientState.STOPPED and notice.reason == KickReason.REPLACED
+        if replaced and device.name in self.scene.twinned:
+            self.scene.world.at(self.scene.world.now + USER_MS, 0, self.wake, device.name)
 
     def wake(self, name: str) -> None:
         """The user looks at the device and asks for a connection, whatever it was told before."""

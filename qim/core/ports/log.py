@@ -23,7 +23,7 @@ class Topic(StrEnum):
 
 
 class LogRecord(Struct, frozen=True, kw_only=True, gc=False):
-    """A record to append: key = message_id (16 B; empty for a barrier), value framed by contract/outbox.py."""
+    """A record to append: key = message_id (16 B; empty for a barrier), value framed by contract/logvalue.py."""
 
     key: bytes
     value: bytes

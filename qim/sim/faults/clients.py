@@ -13,9 +13,6 @@ from qim.sim.secret import SECRET
 if TYPE_CHECKING:
     from qim.sim.scene import Scene
 
-LATE_USER_MS: Final = 25_000
-"""Past everything that a store may still apply late (store.py)."""
-USER_MS: Final = 2_000
 FUTURE_RECORDS: Final = 10_000
 
 
@@ -51,7 +48,7 @@ class CursorDamaged(FaultBase, frozen=True, kw_only=True, gc=False, tag="cursor_
 class Twin(FaultBase, frozen=True, kw_only=True, gc=False, tag="twin"):
     """The same device a second time, from a copy that knows nothing, until ``until_ms``: one of the two is kicked.
 
-    REPLACED is final until the user acts, so when the copy is gone the user looks at the first one again.
+    REPLACED is final until the user acts: the user looks at the first one again whenever it says so (workload.py).
     """
 
     node: str
@@ -62,10 +59,6 @@ class Twin(FaultBase, frozen=True, kw_only=True, gc=False, tag="twin"):
         def gone() -> None:
             scene.lose(name)
             scene.workload.wake(self.node)
-            # A stopped process hears that it was replaced only when it runs again: the user acts once more then.
-            scene.world.at(scene.plan.heal_ms + USER_MS, 0, scene.workload.wake, self.node)
-            # The copy's presence may be applied long after it is gone, and replace the first one again.
-            scene.world.at(scene.plan.heal_ms + LATE_USER_MS, 0, scene.workload.wake, self.node)
 
         return gone
 
