@@ -237,6 +237,8 @@ class Judging:
         until = world.now + PATIENCE_MS
         answer: Any = None
         while world.now < until and not world.stopped:
+            # While nobody holds the lease nothing is asked, and an older question's answer is none to this one.
+            self._judge.answer = None
             leased = scene.registry.leases.get(resource)
             if leased is not None and leased.address:
                 self._judge.ask(leased.address, message)
