@@ -261,7 +261,8 @@ class Summary(Struct, frozen=True, array_like=True, kw_only=True, gc=False):
     """``known`` False: no such conversation, or never a member. head: stored record of the newest visible row that is
 
     neither recalled nor deleted nor an overlay record (b"": none). last_activity_id is that of the newest visible row.
-    Retention leaves head and unread as they are while the wall clock is below ``valid_until`` (ms).
+    Retention leaves head and unread as they are while the wall clock is below ``valid_until`` (ms); 0 for who has left, whom
+    no dispatch tells of a recall.
     """
 
     conversation_id: bytes

@@ -116,6 +116,8 @@ class Tally(Struct, kw_only=True, eq=False):
         if page.kind == ConversationKind.SINGLE and page.users is not None:
             first, last = page.users
             peer = last if first == self.user_id else first
+        # Nobody tells who has left of a recall made since, so what he is shown can't be kept.
+        present = any(left_at == U64_MAX for _, left_at in page.intervals)
         return Summary(
             conversation_id=conversation_id,
             known=True,
@@ -125,7 +127,7 @@ class Tally(Struct, kw_only=True, eq=False):
             unread_exact=self.exact,
             head=self.head,
             last_activity_id=self.last_activity_id,
-            valid_until=self.until,
+            valid_until=self.until if present else 0,
         )
 
 

@@ -167,6 +167,23 @@ def test_intervals() -> None:
     assert scene.summary(3, group, 5).unread == 1
 
 
+def test_what_who_has_left_is_shown_holds_no_longer_than_the_answer() -> None:
+    """A recall goes to the members of its time; the one who left isn't told, and must not go on being shown the body."""
+    scene = Scene()
+    group = scene.create(1, 2)  # 1
+    scene.send(1, to=group)  # 2
+    scene.settle()
+    assert scene.summary(2, group).valid_until > scene.wall()
+    scene.group(1, MembershipOp.REMOVE, (2,), to=group)  # 3
+    scene.settle()
+    before = scene.summary(2, group)
+    assert (before.unread, seq_of(before.head), before.valid_until) == (1, 3, 0)
+    scene.recall(1, group, 2)
+    scene.settle()
+    after = scene.summary(2, group)
+    assert (after.unread, seq_of(after.head), after.valid_until) == (0, 3, 0)
+
+
 def test_expiry_lowers_unread_by_what_it_removed() -> None:
     config = WriterConfig(outbox_partition_count=1, retention=RetentionPolicy(default_ms=DAY_MS))
     scene = talked(3, config)
