@@ -41,7 +41,7 @@ TENANT: Final = "default"
 FOREVER: Final = 1 << 60
 HOUR_MS: Final = 3_600_000
 MINUTE_MS: Final = 60_000
-BRIEF_LOOK_MS: Final = 1_000
+BRIEF_LOOK_MS: Final = 300
 """How often what is due is looked for, where windows are seconds."""
 
 

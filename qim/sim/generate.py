@@ -6,10 +6,12 @@ is keyed by what it decides (a message number, a device), never by how much was 
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from qim.core.contract.entities import RetentionClass
 from qim.sim.clock import TRUE_RATE, Piece
 from qim.sim.draw import Draw
-from qim.sim.faults import Fault, OutboxTrimmed
+from qim.sim.faults import Fault, OutboxTrimmed, WallStep
 from qim.sim.plan import (
     Beginnings,
     ChangeGroup,
@@ -61,6 +63,9 @@ def generate(seed: int, profile: str, *, messages: int | None = None) -> Plan:
     operations = _operations(draw, devices, span_ms, count)
     parameters = _parameters(draw, calm)
     faults, heal_ms = storm(draw, topology, devices, span_ms)
+    if any(isinstance(fault, WallStep) and fault.by_ms < 0 for fault in faults):
+        # A mailbox whose clock is minutes behind the archiver's waits as long before what is gone (pipeline.md §3.3).
+        parameters = replace(parameters, ephemeral_ms=Compressed().ephemeral_ms)
     operations += _afterwards(draw, devices, faults)
     return Plan(
         seed=seed,

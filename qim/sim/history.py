@@ -63,6 +63,8 @@ class History:
         self.on_local: dict[type, list[LocalHearer]] = {}
         self.counts: dict[str, int] = {}
         self.stages: dict[str, int] = {}
+        self.peek: Callable[[Any], Any] = _nothing
+        """A look into the message store, outside of time and of every fault."""
         self.ephemeral_ms = 0
         """How long this world keeps ephemeral messages."""
         self.expired_before = 0
@@ -139,3 +141,7 @@ class History:
             self.stages[stage] = self.stages.get(stage, 0) + 1
         elif kind is Violation:
             self.found(effect.check, host.node.role, effect.detail)  # type: ignore[union-attr]
+
+
+def _nothing(request: Any) -> None:
+    """No store yet."""

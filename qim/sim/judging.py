@@ -200,7 +200,20 @@ class Judging:
             cursor = answer.cursor
             if not answer.has_more:
                 return
+            if not answer.entries:
+                if self._behind_the_archive(resource):
+                    told.mailbox_waits = True
+                    return
+                self._scene.world.run(self._scene.world.now + answer.retry_after_ms)
         told.unanswered.append(f"mailbox of user {user} has no end")
+
+    def _behind_the_archive(self, resource: Resource) -> bool:
+        """The archive let go, by a clock ahead, what this owner's clock has yet to take for expired: it waits till then."""
+        leased = self._scene.registry.leases.get(resource)
+        if leased is None or not leased.address:
+            return False
+        wall = self._scene.nodes[leased.address].wall.read(self._scene.world.now)
+        return wall <= self._scene.history.expired_before
 
     # ------------------------------------------------------------ whom to ask, and their clocks
 

@@ -59,6 +59,8 @@ def run_scene(
         if not unsettled(scene) or world.now >= plan.end_ms:
             break
     judge(scene)
+    # A late copy may have landed meanwhile: whoever reads it comes to its end too.
+    _live(scene)
     for checker in checkers:
         checker.finish(scene)
     return scene, report_of(scene)

@@ -99,6 +99,7 @@ class Scene:
         if begin.outbox_offset:
             self._begin_store(begin.outbox_offset, begin.epoch)
         self.history = History(plan.topology.shards, lambda: world.now)
+        self.history.peek = self.stores[StoreRole.MESSAGE].ask
         self.history.ephemeral_ms = plan.parameters.ephemeral_ms
         self.log.heard = self.history.appended
         self.archive.heard = self.history.archive

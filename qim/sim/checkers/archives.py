@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from qim.core.contract.entities import decode_stored_record
 from qim.core.ports.store_history import ArchiveCommitted, CommitArchive, HotTrimmed, TrimHot
+from qim.core.ports.store_message import HistoryItem, HistoryRead, ReadHistory
 from qim.core.retention import RetentionPolicy, retained_until
 from qim.sim.history import History
 from qim.sim.node import Host
@@ -36,6 +37,33 @@ class Archives:
         if type(answer) is HotTrimmed and answer.removed:
             name = "hot_trimmed"
             self.history.counts[name] = self.history.counts.get(name, 0) + answer.removed
+            self._trimmed(request)
+
+    def _trimmed(self, request: TrimHot) -> None:
+        """Everything below the floors that stand now is in the archive."""
+        records = [one.record for one in self.history.oracle.in_order.get(request.shard, [])]
+        names = tuple(dict.fromkeys(record.conversation_id for record in records))
+        items = tuple(
+            HistoryItem(conversation_id=name, low=0, high=0, newest_first=True, limit=0, user_id=1)
+            for name in names
+        )
+        read = self.history.peek(
+            ReadHistory(
+                op=0,
+                shard=request.shard,
+                epoch=request.epoch,
+                incarnation=request.incarnation,
+                items=items,
+            )
+        )
+        if not isinstance(read, HistoryRead):
+            return
+        floors = {name: page.floor for name, page in zip(names, read.pages, strict=True)}
+        for record in records:
+            gone = record.conversation_seq < floors[record.conversation_id]
+            if gone and record.message_id not in self.history.archived:
+                text = f"shard {request.shard}: seq {record.conversation_seq} is nowhere"
+                self.history.found("trimmed_unarchived", "writer", text, record.message_id)
 
     def _covered(self, partition: int, to: int) -> None:
         records = self.history.oracle.in_order.get(partition, [])
