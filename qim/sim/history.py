@@ -69,6 +69,8 @@ class History:
         """How long this world keeps ephemeral messages."""
         self.expired_before = 0
         """Up to which wall time the archive was told to let go, by whatever clock."""
+        self.landed: dict[bytes, int] = {}
+        """message_id -> world ms at which its effective record stood in the outbox."""
         self.archived: dict[bytes, None] = {}
         """message_ids of archive batches that were applied whole."""
         self.projected: dict[int, list[int]] = {}
@@ -105,6 +107,7 @@ class History:
             for record in stored:
                 effective = oracle.outboxed(partition.number, record)
                 if effective is not None:
+                    self.landed.setdefault(effective.record.message_id, self.now())
                     for hear in self.on_effective:
                         hear(effective)
             return

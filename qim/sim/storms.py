@@ -343,7 +343,8 @@ def _archive_cut(w: Weather, i: int) -> f.Fault:
 
 def _outbox_trimmed(w: Weather, i: int) -> f.Fault:
     """After everything that a stopped process may still hold: retention outlives the dedupe window (contract.md)."""
-    return f.OutboxTrimmed(at_ms=w.when("outbox_trimmed", i) + STALE_MS)
+    at = w.when("outbox_trimmed", i) + STALE_MS
+    return f.OutboxTrimmed(at_ms=at, older_ms=STALE_MS - 2_000)
 
 
 def _cursor(w: Weather, i: int) -> f.Fault:

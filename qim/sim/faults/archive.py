@@ -45,8 +45,10 @@ class OutboxTrimmed(FaultBase, frozen=True, kw_only=True, gc=False, tag="outbox_
     """Retention takes what every consumer has passed and the archive holds; then the message store comes back empty.
 
     Retention outlives every dedupe window: no device still waits for an answer to what goes. What OPEN restores must come
-    from the archive (pipeline.md §1.8).
+    from the archive (pipeline.md §1.8). Only what landed ``older_ms`` ago goes.
     """
+
+    older_ms: int = 0
 
     def begin(self, scene: "Scene") -> None:
         store = scene.stores[StoreRole.MESSAGE]
@@ -56,14 +58,14 @@ class OutboxTrimmed(FaultBase, frozen=True, kw_only=True, gc=False, tag="outbox_
         for number in range(scene.plan.topology.outbox_partitions):
             partition = scene.log.partitions[Topic.OUTBOX, number]
             before = partition.start
-            scene.log.retain(partition, _passed_by_all(scene, number))
+            scene.log.retain(partition, _passed_by_all(scene, number, self.older_ms))
             trimmed = trimmed or partition.start > before
         if trimmed:
             scene.count("log.outbox_trimmed")
             store.restart(down_ms=50, lost_calls=None)
 
 
-def _passed_by_all(scene: "Scene", number: int) -> int:
+def _passed_by_all(scene: "Scene", number: int, older_ms: int) -> int:
     """The offset below which nobody needs the log any more."""
     store = scene.stores[StoreRole.MESSAGE]
     source = store.ask(ReadSource(op=0, partition=number, low=0, high=1 << 62, limit=1))
@@ -75,6 +77,7 @@ def _passed_by_all(scene: "Scene", number: int) -> int:
     devices = (*scene.devices.values(), *scene.twins.values())
     waiting = [name for device in devices for name in device.pending]
     for effective in scene.history.oracle.in_order.get(number, []):
-        if effective.record.client_message_id in waiting:
+        young = scene.history.landed[effective.record.message_id] > scene.world.now - older_ms
+        if young or effective.record.client_message_id in waiting:
             return min(low, effective.offset)
     return low
