@@ -327,11 +327,11 @@ def test_chat_over_pipes(data: str, user: int) -> None:
     assert "are you there?" in done.stdout
     assert "/nonsense: no such command" in done.stdout
     assert "a user is a number" in done.stdout
+    assert pulled(data, peer) == ["are you there?", "yes", "/slash"]
     again = ended("chat", "--data", data, "--user", user, "--to", peer, text="/recall\n/list\n")
     assert again.returncode == 0, again.stderr
     assert "which one?" in again.stdout or "recalled" in again.stdout
-    assert "1 conversations" in again.stdout
-    assert pulled(data, peer) == ["are you there?", "yes", "/slash"]
+    assert "1 conversation" in again.stdout
 
 
 class Terminal:
