@@ -27,7 +27,10 @@ SOMETIMES: Final = (
     *(f"fault.{tag_of(kind)}" for kind in FAULTS if kind.tolerated),
     *(f"stage.{stage}" for stage in STAGES),
     # processes
-    *(f"crashed.{role}" for role in ("writer", "fanout", "mailbox", "gateway", "client")),
+    *(
+        f"crashed.{role}"
+        for role in ("writer", "fanout", "mailbox", "session", "archiver", "gateway", "client")
+    ),
     "process.resumed",
     "process.lost",
     "process.stopped_for_ever",
@@ -57,6 +60,14 @@ SOMETIMES: Final = (
     "log.reply_lost",
     "log.short_fetch",
     "log.stalled_past_timeout",
+    "log.outbox_trimmed",
+    # archive
+    "archive.cut",
+    "archive.late",
+    "archive.partial",
+    "archive.reply_lost",
+    "archive.stale",
+    "archive.unreachable",
     # registry and network
     "registry.cut",
     "registry.expired_under_owner",
@@ -116,6 +127,18 @@ SOMETIMES: Final = (
     "said.lease_lost.mailbox",
     "said.lease_lost.fanout",
     "said.lease_expired.writer",
+    "said.lease_lost.archiver",
+    "said.lease_lost.session",
+    # sessions and tiered history
+    "said.archive_expired_rows",
+    "said.archived_rows",
+    "said.conversations_restored",
+    "said.hot_trimmed",
+    "said.op_unknown.archive",
+    "said.op_unknown.trim",
+    "said.session_answer_late",
+    "said.session_state_lost",
+    "said.version_not_yet.session",
     "said.audit_runs.CLEAN",
 )
 

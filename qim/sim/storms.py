@@ -418,7 +418,7 @@ def contest(w: Weather, i: int) -> list[f.Fault]:
         if again == "expire":
             made.append(f.LeaseExpires(at_ms=begin, role=Role.WRITER, number=number))
         at = end - draw.number(40, 120, "contest_usurper", i, number)
-        late = draw.pick((0, 150, 300, 600), "contest_late", i, number)
+        late = draw.pick((0, 100, 200, 400), "contest_late", i, number)
         made.append(f.Usurper(at_ms=at, number=number, late_ms=late))
     return made
 
@@ -486,8 +486,8 @@ def storm(draw: Draw, topology: Topology, devices: tuple[DevicePlan, ...], span_
                 draw.number(3, 10, "dense", name) if dense else draw.number(1, 3, "how_many", name)
             )
         )
-    if draw.profile in ("swarm", "zombie") and draw.chance(20, "contested"):
-        for index in range(draw.number(1, 3, "contests")):
+    if draw.profile in ("swarm", "zombie") and draw.chance(35, "contested"):
+        for index in range(draw.number(2, 6, "contests")):
             made.extend(contest(weather, index))
     if draw.profile != "calm" and draw.chance(15, "loses"):
         made.extend(_lost(weather))

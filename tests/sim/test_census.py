@@ -54,7 +54,13 @@ DETECTED: dict[str, tuple[Fault, ...]] = {
         "mailbox", fault=RetentionPasses(at_ms=3_500, topic=Topic.DISPATCH, partition=0)
     ),
 }
-LOSS = {"delivered", "ledger", "intent_settled", "fanout_at_end", "mailbox_at_end"}
+LOSS = {
+    *("delivered", "ledger", "intent_settled", "state_settled"),
+    *("fanout_at_end", "mailbox_at_end", "archiver_at_end", "session_at_end"),
+    # What users and archive have is that much less; who stopped (for the same reason) doesn't answer.
+    *("mailbox", "archived", "session_order", "unread", "preview", "unanswered"),
+    "position_mismatch",
+}
 AUDIT = {
     "audit_not_clean",
     "audit_ledger",

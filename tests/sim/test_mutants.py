@@ -10,7 +10,7 @@ from qim.sim.mutants import Mutant, applied
 from tests.sim.mutants.board import board
 from tests.sim.mutants.rewriting import Unbound, rescript, rewrite
 
-SEEDS_MAX = 600
+SEEDS_MAX = 1_200
 FIRST_SEED = 5_000
 SAMPLE = (
     "append_retried_after_unknown",

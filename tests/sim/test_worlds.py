@@ -18,7 +18,15 @@ from qim.sim.report import Report, repro
 from qim.sim.run import run
 from qim.sim.scene import Kit
 
-SEEDS_DEFAULT = {"calm": 40, "swarm": 120, "zombie": 60, "store": 60, "log": 60, "client": 60}
+SEEDS_DEFAULT = {
+    "calm": 40,
+    "swarm": 120,
+    "zombie": 60,
+    "store": 60,
+    "log": 60,
+    "archive": 60,
+    "client": 60,
+}
 REGRESSIONS = sorted((Path(__file__).parent / "regressions").glob("*.json"))
 ROOT = Path(__file__).resolve().parents[2]
 

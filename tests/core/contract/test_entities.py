@@ -112,13 +112,14 @@ def test_a_record_cut_short_is_never_taken_for_a_whole_one(record: MessageRecord
 
 def test_what_is_stored_lists_its_fields_in_this_order() -> None:
     """Arrays in declared order: a field put in between would be read by old code as its neighbour."""
-    assert MessageRecord.__struct_fields__[-4:] == (
+    assert MessageRecord.__struct_fields__[-5:] == (
         "flags",
         "format_version",
         "conversation_seq",
         "last_activity_id",
+        "target_seq",
     )
-    assert GroupDispatch.__struct_fields__[-1] == "format_version"
+    assert GroupDispatch.__struct_fields__[-2:] == ("format_version", "target_seq")
     assert UserMailboxEntry.__struct_fields__[-1] == "client_message_id"
     arrays = (
         entities.MembershipDelta, MessageRecord, GroupDispatch, UserMailboxEntry, entities.Interval,
