@@ -20,6 +20,7 @@ from qim.core.contract.frames import (
     FRAMES,
     ConversationKind,
     ConversationState,
+    DeviceDelivered,
     HistoryDirection,
     HistoryRecord,
     KickReason,
@@ -44,6 +45,7 @@ ARRAYS: tuple[type[msgspec.Struct], ...] = (
     HistoryRecord,
     SessionEntry,
     ConversationState,
+    DeviceDelivered,
     RoomMessage,
 )
 ENUMERATIONS: tuple[type[IntEnum] | type[IntFlag], ...] = (

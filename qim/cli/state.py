@@ -18,6 +18,7 @@ EXAMPLES = """\
   qim state unread --user 2 --with 1                # a reminder, no unread message
   qim state draft  --user 2 --with 1 --text "to be"
   qim state show   --user 2 --with 1
+  qim state devices --user 2                        # how far each own device has the mailbox
 """
 MORE = """
 Each prints one JSON object: the conversation as `qim list --json` shows it, and status `done`, or `kept` (exit status 3):
@@ -62,6 +63,33 @@ def add_parser(subparsers: Subparsers) -> None:
         if name == "draft":
             action.add_argument("--text", required=True, help="the draft; empty: none")
         add_client_arguments(action)
+    devices = add_command(
+        actions,
+        "devices",
+        asynchronous(_devices),
+        summary="how far each of the user's devices has the mailbox",
+    )
+    devices.set_defaults(name="state devices")
+    devices.add_argument("--json", action="store_true", help="one JSON object")
+    add_client_arguments(devices)
+
+
+async def _devices(args: argparse.Namespace) -> int:
+    target = target_of(args)
+    async with connected(target) as client:
+        await client.sync(args.timeout)
+        await client.listed(args.timeout)
+        told = sorted(client.devices().items())
+    if args.json:
+        rows = [
+            {"device_id": device_text(device_id), "delivered_through": str(seq)}
+            for device_id, seq in told
+        ]
+        print_json({"devices": rows})
+    else:
+        for device_id, seq in told:
+            print(f"{device_text(device_id)}  {seq}")
+    return int(Exit.DONE)
 
 
 async def _run(args: argparse.Namespace) -> int:
@@ -88,3 +116,9 @@ def _change(args: argparse.Namespace) -> dict[str, Any]:
     if args.action == "mute" and args.duration:
         change["mute_until"] = time.time_ns() // 1_000_000 + int(args.duration * 1000)
     return change
+
+
+def device_text(device_id: bytes) -> str:
+    """As `--device` takes it; what a terminal might obey as hexadecimal digits."""
+    text = device_id.decode(errors="replace")
+    return text if text.isprintable() and text.encode() == device_id else f"hex:{device_id.hex()}"

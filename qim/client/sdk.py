@@ -23,6 +23,7 @@ from qim.core.client.vocabulary import (
     ClientConfig,
     ClientNotice,
     ClientState,
+    DevicesTold,
     GroupChangeRequested,
     GroupSettled,
     HistoryArrived,
@@ -80,6 +81,7 @@ class Client(SessionCalls):
         self._waiting = Waiting()
         self._handover = Handover()
         self._ready = False
+        self._devices = ()
         self._changing = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
@@ -374,6 +376,8 @@ class Client(SessionCalls):
                 self._waiting.on_answer(notice)
             case StateKept() | StateSettled():
                 self._waiting.on_state(notice)
+            case DevicesTold():
+                self._devices = notice.devices
             case SessionsReady():
                 self._ready = True
                 self._waiting.on_listed(notice)

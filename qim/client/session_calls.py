@@ -38,6 +38,7 @@ class SessionCalls(ABC):
     _waiting: Waiting
     _state: StateChanged
     _ready: bool
+    _devices: tuple[tuple[bytes, int], ...]
     _changing: asyncio.Lock
 
     @abstractmethod
@@ -95,6 +96,13 @@ class SessionCalls(ABC):
         return Unread(
             count=sum(row.unread for row in rows), exact=all(row.unread_exact for row in rows)
         )
+
+    def devices(self) -> dict[bytes, int]:
+        """device_id --> mailbox_seq up to which that device of the user holds the mailbox, at least.
+
+        As the server told at the last synchronisation of states (``listed``, then every minute); empty before the first.
+        """
+        return dict(self._devices)
 
     async def mark_read(
         self, conversation_id: bytes, up_to: int | None = None, *, timeout: float | None = 15.0

@@ -87,6 +87,8 @@ _CODECS: Final[dict[type, tuple[Encode, Decode]]] = {
     session_port.ReadSessions: (session.encode_read_sessions, session.decode_read_sessions),
     session_port.ReadStates: (session.encode_read_states, session.decode_read_states),
     session_port.ReadMarks: (session.encode_read_marks, session.decode_read_marks),
+    session_port.NoteDelivered: (session.encode_note_delivered, session.decode_note_delivered),
+    session_port.ReadDelivered: (session.encode_read_delivered, session.decode_read_delivered),
 }
 
 

@@ -17,10 +17,14 @@ from qim.adapters.redis.layout import (
 from qim.core.contract.frame_fields import DEVICE_ID_BYTES_MAX
 from qim.core.ports.store_session import (
     ApplyStates,
+    DeliveredNoted,
+    DeliveredRead,
     DispatchesProjected,
     MarksRead,
+    NoteDelivered,
     OpenSession,
     ProjectDispatches,
+    ReadDelivered,
     ReadMarks,
     ReadSessions,
     ReadStates,
@@ -250,3 +254,36 @@ def encode_read_marks(request: ReadMarks) -> Call:
 def decode_read_marks(request: ReadMarks, run_id: bytes, raw: Sequence[Any]) -> MarksRead:
     """0: none."""
     return MarksRead(op=request.op, read_seqs=tuple([number(mark[:8]) for mark in raw[1:]]))
+
+
+def encode_note_delivered(request: NoteDelivered) -> Call:
+    """A key and two arguments an item."""
+    keys, args = [INCARNATION_KEY], [marker_of(request.incarnation)]
+    for tenant_id, user_id, device_id, seq in request.items:
+        keys.append(b"dv:" + _user(request.shard, tenant_id, user_id))
+        args += (device_id, u64(seq))
+    return Call("note_delivered", keys, args)
+
+
+def decode_note_delivered(
+    request: NoteDelivered, run_id: bytes, raw: Sequence[Any]
+) -> DeliveredNoted:
+    """Done."""
+    return DeliveredNoted(op=request.op)
+
+
+def encode_read_delivered(request: ReadDelivered) -> Call:
+    """All devices of a user."""
+    user = _user(request.shard, request.tenant_id, request.user_id)
+    return Call(
+        "read_delivered", [INCARNATION_KEY, b"dv:" + user], [marker_of(request.incarnation)]
+    )
+
+
+def decode_read_delivered(
+    request: ReadDelivered, run_id: bytes, raw: Sequence[Any]
+) -> DeliveredRead:
+    """Sorted by device_id: a hash has no order of its own."""
+    pairs = zip(raw[1][::2], raw[1][1::2], strict=True)
+    devices = sorted((bytes(device), number(seq)) for device, seq in pairs)
+    return DeliveredRead(op=request.op, devices=tuple(devices))

@@ -4,6 +4,7 @@ The revision stands in the local store beside the states it covers, so a batch i
 """
 
 from qim.core.client.context import ClientContext, StatesSaving, WaitKind
+from qim.core.client.vocabulary import DevicesTold
 from qim.core.contract.errors import ErrorCode
 from qim.core.contract.frames import StateBatch, StateSync
 from qim.core.machine import Ms
@@ -51,8 +52,11 @@ class StateSyncing:
         return self._not_before if self._served and not self.busy else None
 
     def arrived(self, frame: StateBatch) -> None:
-        """States and their revision in one transaction."""
+        """States and their revision in one transaction; of the devices nothing is kept."""
         context = self._context
+        if frame.devices:
+            devices = tuple((told.device_id, told.delivered_through) for told in frame.devices)
+            context.order(DevicesTold(devices=devices))
         saving = StatesSaving(
             conn=context.conn,
             revision=frame.revision,

@@ -283,6 +283,12 @@ class SessionsReady(Struct, frozen=True, kw_only=True, gc=False):
     projected_through: int
 
 
+class DevicesTold(Struct, frozen=True, kw_only=True, gc=False):
+    """(device_id, mailbox_seq) of the user's devices: up to where each has the mailbox, at least."""
+
+    devices: tuple[tuple[bytes, int], ...]
+
+
 class MembersArrived(Struct, frozen=True, kw_only=True, gc=False):
     """Who is in the group; ``full``: added is everyone."""
 
@@ -325,6 +331,7 @@ ClientNotice = (
     | StateKept
     | StateSettled
     | SessionsReady
+    | DevicesTold
     | CaughtUp
 )
 

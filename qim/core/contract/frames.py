@@ -40,6 +40,7 @@ from qim.core.contract.frames_group import (
 from qim.core.contract.frames_history import (
     ConversationState,
     DeleteForMe,
+    DeviceDelivered,
     HistoryBatch,
     HistoryRecord,
     MarkRead,
@@ -77,6 +78,7 @@ __all__ = [
     "ConversationState",
     "CreateGroup",
     "DeleteForMe",
+    "DeviceDelivered",
     "Error",
     "Frame",
     "GroupAdd",

@@ -7,6 +7,7 @@ from msgspec import Meta
 
 from qim.core.contract.frame_fields import (
     CURSOR_BYTES_MAX,
+    DEVICES_MAX,
     ENTRIES_MAX,
     U8,
     U32,
@@ -76,6 +77,13 @@ class ConversationState(msgspec.Struct, array_like=True, frozen=True, kw_only=Tr
     read_seq: U64
     flags: U32
     value: StateValue = b""
+
+
+class DeviceDelivered(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False):
+    """How far a device of the user has the mailbox: the greatest mailbox_seq it pulled from. Array inside STATE_BATCH."""
+
+    device_id: DeviceId
+    delivered_through: U64
 
 
 class PullSessionList(WireFrame, frozen=True, kw_only=True):
@@ -187,7 +195,7 @@ class StateSync(WireFrame, frozen=True, kw_only=True):
 
 
 class StateBatch(WireFrame, frozen=True, kw_only=True):
-    """Changed states; ask again from `revision` while has_more."""
+    """Changed states; ask again from `revision` while has_more. devices: the user's own, those that pulled furthest."""
 
     OPCODE: ClassVar[int] = 0x0047
     NAME: ClassVar[str] = "STATE_BATCH"
@@ -198,6 +206,7 @@ class StateBatch(WireFrame, frozen=True, kw_only=True):
     states: Annotated[tuple[ConversationState, ...], Meta(max_length=ENTRIES_MAX)]
     revision: U64
     has_more: bool
+    devices: Annotated[tuple[DeviceDelivered, ...], Meta(max_length=DEVICES_MAX)] = ()
 
 
 class ReadBy(WireFrame, frozen=True, kw_only=True):

@@ -366,13 +366,21 @@ class StateRow(Struct, frozen=True, array_like=True, kw_only=True, gc=False):
     value: bytes
 
 
+class DeviceRow(Struct, frozen=True, array_like=True, gc=False):
+    """Up to which mailbox_seq a device of the user has the mailbox, at least."""
+
+    device_id: bytes
+    delivered_through: int
+
+
 class StatesAnswer(Struct, frozen=True, kw_only=True, tag="statelist", gc=False):
-    """Session to gateway."""
+    """Session to gateway. ``devices``: the user's own."""
 
     rid: int
     rows: tuple[StateRow, ...]
     revision: int
     has_more: bool
+    devices: tuple[DeviceRow, ...] = ()
 
 
 class AskReadBy(Struct, frozen=True, kw_only=True, tag="readby", gc=False):

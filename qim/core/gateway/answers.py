@@ -6,6 +6,7 @@ from qim.core.contract.entities import MessageRecord, decode_stored_record
 from qim.core.contract.frames import (
     AuthOk,
     ConversationState,
+    DeviceDelivered,
     GroupOk,
     HistoryBatch,
     HistoryDirection,
@@ -310,6 +311,10 @@ def state_batch(answer: StatesAnswer) -> StateBatch:
         ),
         revision=answer.revision,
         has_more=answer.has_more,
+        devices=tuple(
+            DeviceDelivered(device_id=row.device_id, delivered_through=row.delivered_through)
+            for row in answer.devices
+        ),
     )
 
 

@@ -17,6 +17,7 @@ from qim.core.contract.rpc import AskPull, AskSync, AskWatermark
 from qim.core.machine import Choose, Ms
 from qim.core.mailbox import opening
 from qim.core.mailbox.bodies import BodyCache
+from qim.core.mailbox.delivered import Delivered
 from qim.core.mailbox.flow import Clock, Flow
 from qim.core.mailbox.orders import Orders, Pending, What
 from qim.core.mailbox.pull import Pulls
@@ -38,6 +39,7 @@ from qim.core.ports.registry import Resource, Role
 from qim.core.ports.store_history import OverlaysRead
 from qim.core.ports.store_mailbox import MailboxesRead, PresenceRead, Trimmed
 from qim.core.ports.store_message import BodiesRead, ReadVersions, VersionsRead
+from qim.core.ports.store_session import DeliveredNoted
 from qim.core.timers import Timers
 from qim.core.version_shelf import VersionShelf
 
@@ -51,7 +53,8 @@ class MailboxNode:
         self._shards: dict[int, Shard] = {}
         self._timers = Timers()
         self._cache = BodyCache(config.body_cache_bytes_max)
-        self._pulls = Pulls(config, self._orders, self._cache)
+        self._delivered = Delivered(config, self._orders)
+        self._pulls = Pulls(config, self._orders, self._cache, self._delivered)
         self._pushes = Pushes(config, self._orders)
         self._wall_ahead = 0
         """Wall clock minus monotonic clock, as of the last event that carried both."""
@@ -93,14 +96,15 @@ class MailboxNode:
         if names:
             self._orders.give(ReadVersions(op=self._orders.op(What.VERSIONS), names=names))
         self._pulls.flush()
+        self._delivered.flush(now)
         self._pushes.flush(self._wall(now))
         self._gauge(now)
         return self._orders.taken()
 
     def deadline(self) -> Ms | None:
-        """The earliest retry, floor or trim."""
-        times = [at for at in (self._timers.next(), self._shelf.deadline()) if at is not None]
-        return min(times, default=None)
+        """The earliest retry, floor, trim or note of what is delivered."""
+        times = (self._timers.next(), self._shelf.deadline(), self._delivered.deadline())
+        return min((at for at in times if at is not None), default=None)
 
     def idle(self) -> bool:
         """No record is half written, no mark or pull in flight (a parked Fetch doesn't count, nor do hints)."""
@@ -121,6 +125,7 @@ class MailboxNode:
                 assert len(self._shards[number].window) <= self._config.window_records_max
         self._cache.check()
         self._pulls.check()
+        self._delivered.check()
         self._pushes.check()
         self._shelf.check()
 
@@ -130,7 +135,7 @@ class MailboxNode:
         match event:
             case Received():
                 self._wall_ahead = event.wall - now
-                self._on_received(event)
+                self._on_received(now, event)
             case LeaseHeld():
                 self._wall_ahead = event.wall - now
                 self._on_lease_held(event)
@@ -146,7 +151,7 @@ class MailboxNode:
             case _:
                 self._on_completion(now, event)
 
-    def _on_received(self, event: Received) -> None:
+    def _on_received(self, now: Ms, event: Received) -> None:
         message = event.message
         if isinstance(message, AskPull | AskSync):
             number = routing.shard(message.actor.user_id, self._config.shard_count)
@@ -156,7 +161,8 @@ class MailboxNode:
             # Late answers and strangers: nothing here asks a question over the network.
             self._orders.give(Count(name="mailbox_message_ignored"))
             return
-        self._pulls.on_ask(event.source, event.wall, message, self._shards.get(number))
+        shard = self._shards.get(number)
+        self._pulls.on_ask(now, event.source, event.wall, message, shard)
 
     def _on_completion(self, now: Ms, event: MailboxCompletion) -> None:
         assert event.op is not None
@@ -184,6 +190,8 @@ class MailboxNode:
                 self._pulls.on_archived(event)
             case PresenceRead():
                 self._pushes.on_presence(event)
+            case _ if pending.what is What.DELIVERED:
+                self._delivered.on_answer(op, noted=isinstance(event, DeliveredNoted))
             case VersionsRead():
                 self._flow.on_versions(now, event)
                 self._touched.update(dict.fromkeys(self._shards))
@@ -226,6 +234,7 @@ class MailboxNode:
                 | BodiesRead()
                 | ArchiveBodiesRead()
                 | PresenceRead()
+                | DeliveredNoted()
                 | VersionsRead()
             ):
                 raise AssertionError(f"{type(event).__name__} answers no op of a shard")
@@ -253,6 +262,7 @@ class MailboxNode:
         shard.retire()
         self._shelf.forget(shard.number)
         self._timers.clear_number(shard.number)
+        self._delivered.forget(shard.number)
 
     def _on_store_reset(self, store: StoreRole) -> None:
         """The adapter noticed another incarnation by itself: nothing learnt in the old one justifies a request."""

@@ -27,6 +27,7 @@ class What(IntEnum):
     DISPATCH = 13
     OVERLAYS = 14
     ARCHIVE = 15
+    DELIVERED = 16
 
 
 class Pending(Struct, frozen=True):

@@ -35,7 +35,9 @@ from qim.core.contract.rpc import (
     WatermarkAnswer,
 )
 from qim.core.contract.sequences import before_first
+from qim.core.machine import Ms
 from qim.core.mailbox.bodies import BodyCache
+from qim.core.mailbox.delivered import Delivered
 from qim.core.mailbox.joining import End, Ended, Joining, Pull
 from qim.core.mailbox.orders import Orders, What
 from qim.core.mailbox.shard import Shard
@@ -61,9 +63,12 @@ TRACES_MAX = 4
 class Pulls:
     """All pulls of a node: judged, read, joined, answered. Bounded by ``pulls_inflight_max``."""
 
-    def __init__(self, config: MailboxConfig, orders: Orders, cache: BodyCache) -> None:
+    def __init__(
+        self, config: MailboxConfig, orders: Orders, cache: BodyCache, delivered: Delivered
+    ) -> None:
         self._config = config
         self._orders = orders
+        self._delivered = delivered
         self._joining = Joining(config, orders, cache)
         self._waiting: dict[int, tuple[Shard, list[Pull]]] = {}
         """Pulls that join the next read of their shard, by shard number."""
@@ -72,7 +77,7 @@ class Pulls:
 
     # ------------------------------------------------------------ asked
 
-    def on_ask(self, source: str, wall: int, ask: Ask, shard: Shard | None) -> None:
+    def on_ask(self, now: Ms, source: str, wall: int, ask: Ask, shard: Shard | None) -> None:
         """``shard`` is the one routing names, None where this node doesn't hold it."""
         if shard is not None and not shard.running():
             self._refuse(source, ask.rid, ErrorCode.UNAVAILABLE, "the shard is being opened")
@@ -89,6 +94,7 @@ class Pulls:
             case AskPull():
                 cursor = self._judged(source, ask.rid, ask.actor, ask.cursor, shard)
                 if cursor is not None and shard is not None:
+                    self._delivered.note(now, shard, cursor)
                     self._on_pull(source, ask, cursor, shard)
             case _:
                 assert_never(ask)

@@ -31,6 +31,7 @@ from qim.core.ports.store_mailbox import (
     Trimmed,
 )
 from qim.core.ports.store_message import BodiesRead, ReadBodies, ReadVersions, VersionsRead
+from qim.core.ports.store_session import DeliveredNoted, NoteDelivered
 from qim.core.retention import RetentionPolicy
 
 
@@ -73,6 +74,9 @@ class MailboxConfig(Struct, frozen=True, kw_only=True):
     archived: bool = False
     """Bodies the hot store trimmed are in an archive (message_store_backend tiered)."""
     body_cache_bytes_max: int = 32 * 1024 * 1024
+    delivered_ms: Ms = 1_000
+    delivered_items_max: int = 512
+    delivered_known_max: int = 4_096
     push_users_max: int = 4_096
     presence_users_max: int = 256
     retry_first_ms: Ms = 50
@@ -99,6 +103,7 @@ MailboxCompletion = (
     | BodiesRead
     | ArchiveBodiesRead
     | PresenceRead
+    | DeliveredNoted
     | VersionsRead
     | Trimmed
     | Completion
@@ -118,6 +123,7 @@ MailboxEffect = (
     ShardRequest
     | ReadMailboxes
     | ReadPresence
+    | NoteDelivered
     | ReadOverlays
     | ReadBodies
     | ReadArchiveBodies

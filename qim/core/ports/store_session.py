@@ -173,9 +173,58 @@ class MarksRead(Struct, frozen=True, kw_only=True, gc=False):
     read_seqs: tuple[int, ...]
 
 
+class NoteDelivered(Struct, frozen=True, kw_only=True, gc=False):
+    """What devices showed to hold, told by the MailboxNode that judged their cursors. Answers: DeliveredNoted.
+
+    ``items``: (tenant_id, user_id, device_id, mailbox_seq) of users of this shard. Only forward, so it needs no fence.
+    """
+
+    op: int
+    shard: int
+    incarnation: bytes
+    items: tuple[tuple[str, int, bytes, int], ...]
+
+
+class DeliveredNoted(Struct, frozen=True, kw_only=True, gc=False):
+    """Each stands at the greatest that was ever noted."""
+
+    op: int
+
+
+class ReadDelivered(Struct, frozen=True, kw_only=True, gc=False):
+    """The delivered watermarks of a user's devices. Answers: DeliveredRead."""
+
+    op: int
+    shard: int
+    incarnation: bytes
+    tenant_id: str
+    user_id: int
+
+
+class DeliveredRead(Struct, frozen=True, kw_only=True, gc=False):
+    """(device_id, mailbox_seq) of every device that ever pulled, by device_id."""
+
+    op: int
+    devices: tuple[tuple[bytes, int], ...]
+
+
 SessionStoreRequest = (
-    OpenSession | ProjectDispatches | ApplyStates | ReadSessions | ReadStates | ReadMarks
+    OpenSession
+    | ProjectDispatches
+    | ApplyStates
+    | ReadSessions
+    | ReadStates
+    | ReadMarks
+    | NoteDelivered
+    | ReadDelivered
 )
 SessionStoreReply = (
-    SessionOpened | DispatchesProjected | StatesApplied | SessionsRead | StatesRead | MarksRead
+    SessionOpened
+    | DispatchesProjected
+    | StatesApplied
+    | SessionsRead
+    | StatesRead
+    | MarksRead
+    | DeliveredNoted
+    | DeliveredRead
 )

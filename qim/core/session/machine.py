@@ -10,7 +10,7 @@ heads, and decides no membership.
     MARK_READ, SET_STATE --> user-state log --> applied --> answered (states.py)
     PULL_SESSION_LIST --> rows, summaries of what is dirty, frozen under a revision, paged (listing.py)
 
-The delivered watermark of a device is the mailbox cursor it holds, which only MailboxNode moves; the server keeps none.
+The delivered watermark of a device is the mailbox cursor it last pulled from: MailboxNode notes it, this machine tells it.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ from qim.core.ports.network import Received
 from qim.core.ports.observe import Count, Gauge, Violation
 from qim.core.ports.registry import LeaseRead, Resource, Role
 from qim.core.ports.store_message import ReadVersions, VersionsRead
-from qim.core.ports.store_session import MarksRead, SessionsRead, StatesRead
+from qim.core.ports.store_session import DeliveredRead, MarksRead, SessionsRead, StatesRead
 from qim.core.session import opening
 from qim.core.session.asking import Writers
 from qim.core.session.flow import Flow
@@ -218,9 +218,11 @@ class SessionProjection:
     def _on_read(self, pending: Pending, event: SessionCompletion) -> None:
         """Reads are harmless: all but an answer is a failure of the read."""
         assert pending.on_read is not None and pending.shard is not None
-        answered = isinstance(event, SessionsRead | StatesRead | MarksRead)
-        pending.on_read(event if isinstance(event, SessionsRead | StatesRead | MarksRead) else None)
-        if not answered and isinstance(event, StoreReset) and pending.shard.live:
+        if isinstance(event, SessionsRead | StatesRead | MarksRead | DeliveredRead):
+            pending.on_read(event)
+            return
+        pending.on_read(None)
+        if isinstance(event, StoreReset) and pending.shard.live:
             # Nobody else may notice for long: the shard's own requests rest in parked fetches.
             self._want_fresh_epoch(pending.shard, 0)
 
@@ -245,7 +247,14 @@ class SessionProjection:
                 self._want_fresh_epoch(shard, event.epoch)
             case StoreReset():
                 self._want_fresh_epoch(shard, 0)
-            case SessionsRead() | StatesRead() | MarksRead() | VersionsRead() | LeaseRead():
+            case (
+                SessionsRead()
+                | StatesRead()
+                | MarksRead()
+                | DeliveredRead()
+                | VersionsRead()
+                | LeaseRead()
+            ):
                 raise AssertionError(f"{type(event).__name__} answers no op of a shard")
             case _:
                 stop = self._flow.on_answer(now, shard, what, event)

@@ -2,7 +2,7 @@
 
 MARK_READ, SET_STATE --member known, or a writer says so--> states.py
 PULL_SESSION_LIST --> listing.py
-STATE_SYNC --> states in the order of their last changes
+STATE_SYNC --> states in the order of their last changes, and how far each of the user's devices has the mailbox
 READ_BY --> members as the actor may see them --> their read marks, at most ``read_by_max``
 """
 
@@ -18,6 +18,7 @@ from qim.core.contract.rpc import (
     AskSessionList,
     AskStates,
     AskSummaries,
+    DeviceRow,
     MembersAnswer,
     ReadByAnswer,
     Refused,
@@ -32,7 +33,14 @@ from qim.core.contract.rpc import (
 from qim.core.contract.sequences import U64_MAX
 from qim.core.contract.statelog import UserStateRecord
 from qim.core.machine import Ms
-from qim.core.ports.store_session import MarksRead, ReadMarks, ReadStates, StatesRead
+from qim.core.ports.store_session import (
+    DeliveredRead,
+    MarksRead,
+    ReadDelivered,
+    ReadMarks,
+    ReadStates,
+    StatesRead,
+)
 from qim.core.session.asking import OnAnswer, WriterAnswer, Writers
 from qim.core.session.known import Known
 from qim.core.session.listing import Clock, Listing
@@ -185,11 +193,33 @@ class Questions:
     # ------------------------------------------------------------ states
 
     def _on_states(self, shard: Shard, question: Question, ask: AskStates) -> None:
-        """Revision r: everything at offsets below r is known to the asker."""
+        """The devices first; then revision r: everything at offsets below r is known to the asker."""
+        request = ReadDelivered(
+            op=self._orders.op(
+                What.READ, shard, lambda reply: self._on_delivered(shard, question, ask, reply)
+            ),
+            shard=shard.number,
+            incarnation=shard.incarnation,
+            tenant_id=ask.actor.tenant_id,
+            user_id=ask.actor.user_id,
+        )
+        self._orders.give(request)
+
+    def _on_delivered(
+        self, shard: Shard, question: Question, ask: AskStates, reply: ReadReply | None
+    ) -> None:
+        if question.answered:
+            return
+        if not isinstance(reply, DeliveredRead) or not shard.live:
+            self._refuse(question, "the store can't be read")
+            return
         config = self._config
+        # Where there are too many, those furthest behind are those that long since stopped pulling.
+        latest = sorted(reply.devices, key=lambda device: (-device[1], device[0]))
+        devices = tuple(DeviceRow(*told) for told in sorted(latest[: config.devices_max]))
         request = ReadStates(
             op=self._orders.op(
-                What.READ, shard, lambda reply: self._on_states_read(question, ask, reply)
+                What.READ, shard, lambda reply: self._on_states_read(question, ask, devices, reply)
             ),
             shard=shard.number,
             incarnation=shard.incarnation,
@@ -200,7 +230,13 @@ class Questions:
         )
         self._orders.give(request)
 
-    def _on_states_read(self, question: Question, ask: AskStates, reply: ReadReply | None) -> None:
+    def _on_states_read(
+        self,
+        question: Question,
+        ask: AskStates,
+        devices: tuple[DeviceRow, ...],
+        reply: ReadReply | None,
+    ) -> None:
         if not isinstance(reply, StatesRead):
             self._refuse(question, "the store can't be read")
             return
@@ -216,7 +252,9 @@ class Questions:
             for _, record in reply.rows
         )
         revision = reply.rows[-1][0] + 1 if reply.rows else ask.since_revision
-        answer = StatesAnswer(rid=ask.rid, rows=rows, revision=revision, has_more=reply.more)
+        answer = StatesAnswer(
+            rid=ask.rid, rows=rows, revision=revision, has_more=reply.more, devices=devices
+        )
         self._orders.answer(question, answer)
 
     # ------------------------------------------------------------ who has read

@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from qim.core.contract.frame_fields import STATE_VALUE_BYTES_MAX
+from qim.core.contract.frame_fields import DEVICES_MAX, STATE_VALUE_BYTES_MAX
 from qim.core.contract.params import DEFAULT
 from qim.core.machine import Ms
 from qim.core.ports.completion import Completion
@@ -23,10 +23,12 @@ from qim.core.ports.registry import LeaseRead, ReadLease
 from qim.core.ports.store_message import ReadVersions, VersionsRead
 from qim.core.ports.store_session import (
     ApplyStates,
+    DeliveredRead,
     DispatchesProjected,
     MarksRead,
     OpenSession,
     ProjectDispatches,
+    ReadDelivered,
     ReadMarks,
     ReadSessions,
     ReadStates,
@@ -68,6 +70,7 @@ class SessionConfig(Struct, frozen=True, kw_only=True):
     page_max: int = DEFAULT.page_max
     page_bytes_max: int = DEFAULT.batch_bytes_max
     read_by_max: int = 200
+    devices_max: int = DEVICES_MAX
     # questions to writers
     owners_max: int = 65_536
     owner_ttl_ms: Ms = 30_000
@@ -99,11 +102,11 @@ ShardReply = (
     | Appended
     | AppendRefused
 )
-ReadReply = SessionsRead | StatesRead | MarksRead
+ReadReply = SessionsRead | StatesRead | MarksRead | DeliveredRead
 SessionCompletion = ShardReply | ReadReply | VersionsRead | LeaseRead | Completion
 SessionEvent = Started | LeaseHeld | LeaseGone | DrainRequested | Received | SessionCompletion
 ShardRequest = OpenSession | ReadEnds | Fetch | ProjectDispatches | ApplyStates | Append
-ReadRequest = ReadSessions | ReadStates | ReadMarks
+ReadRequest = ReadSessions | ReadStates | ReadMarks | ReadDelivered
 SessionEffect = (
     ShardRequest | ReadRequest | ReadVersions | ReadLease | Send | FreshEpochWanted | Observation
 )

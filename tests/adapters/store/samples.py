@@ -151,6 +151,8 @@ _OWN: dict[type, dict[str, Any]] = {
     session.ReadSessions: {"tenant_id": "t", "user_id": 1},
     session.ReadStates: {"tenant_id": "t", "user_id": 1, "since_offset": -1, "limit": 5},
     session.ReadMarks: {"conversation_id": SINGLE, "users": ((3, "t", 1),)},
+    session.NoteDelivered: {"items": (("t", 1, b"d", 9),)},
+    session.ReadDelivered: {"tenant_id": "t", "user_id": 1},
 }
 _COMMON: dict[str, Any] = {
     "op": 77,

@@ -308,6 +308,8 @@ _OWN: dict[type, dict[str, st.SearchStrategy[Any]]] = {
     session.ReadSessions: {},
     session.ReadStates: {"since_offset": st.integers(-1, 12)},
     session.ReadMarks: {"users": tuples(st.tuples(SHARDS, TENANTS, USERS))},
+    session.NoteDelivered: {"items": tuples(st.tuples(TENANTS, USERS, DEVICES, WATERMARKS))},
+    session.ReadDelivered: {},
 }
 WRITER_KINDS = (
     message.ReserveAndRecord,
@@ -323,6 +325,8 @@ SESSION_KINDS = (
     session.ReadSessions,
     session.ReadStates,
     session.ReadMarks,
+    session.NoteDelivered,
+    session.ReadDelivered,
 )
 
 

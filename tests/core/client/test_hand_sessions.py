@@ -4,6 +4,7 @@ import pytest
 
 from qim.core.client.vocabulary import (
     ClientState,
+    DevicesTold,
     HistoryRequested,
     OverlayRequested,
     QueryFailed,
@@ -19,6 +20,7 @@ from qim.core.contract.errors import ErrorCode
 from qim.core.contract.frames import (
     ConversationState,
     DeleteForMe,
+    DeviceDelivered,
     Error,
     HistoryBatch,
     PullHistory,
@@ -249,6 +251,21 @@ def test_a_mark_from_elsewhere_below_what_is_here_fills_the_hole() -> None:
     assert frame.anchor == 2
     hand.hear(history(record(3, sender_id=2), record(5, sender_id=2)), request=request)
     assert unread(hand) == (2, True)
+
+
+def test_where_the_own_devices_are_is_told_and_not_kept() -> None:
+    hand = by_hand()
+    _, request = read_on(hand)
+    hand.hear(page(), request=request)
+    ((_, request),) = hand.said(StateSync)
+    devices = (
+        DeviceDelivered(device_id=b"desk", delivered_through=SEQ + 1),
+        DeviceDelivered(device_id=b"\xff", delivered_through=SEQ),
+    )
+    hand.hear(StateBatch(states=(), revision=0, has_more=False, devices=devices), request=request)
+    assert [notice.devices for notice in hand.told(DevicesTold)] == [
+        ((b"desk", SEQ + 1), (b"\xff", SEQ))
+    ]
 
 
 # ---------------------------------------------------------------- overlays

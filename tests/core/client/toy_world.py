@@ -12,6 +12,7 @@ from qim.core.client import Client, ClientConfig
 from qim.core.client.vocabulary import (
     CaughtUp,
     ClientState,
+    DevicesTold,
     GroupSettled,
     HistoryArrived,
     MembersArrived,
@@ -52,6 +53,7 @@ from tests.core.client.toy_services import SERVICES, ToyServices
 SECRET = b"secret of the toy world"
 WALL_START = 1_700_000_000_000
 NOTICES = (
+    DevicesTold,
     StateChanged,
     SendQueued,
     SendRefused,

@@ -148,7 +148,11 @@ def _history() -> dict[str, WireFrame]:
         "SET_STATE.least": f.SetState(conversation_id=CHAT, version=1, flags=0),
         "STATE_SYNC.full": f.StateSync(since_revision=4, limit=100),
         "STATE_SYNC.least": f.StateSync(),
-        "STATE_BATCH.full": f.StateBatch(states=(STATE,), revision=6, has_more=False),
+        "STATE_BATCH.full": f.StateBatch(
+            states=(STATE,), revision=6, has_more=False,
+            devices=(f.DeviceDelivered(device_id=b"d1", delivered_through=SEQ),),
+        ),
+        "STATE_BATCH.least": f.StateBatch(states=(STATE,), revision=6, has_more=False),
         "READ_BY.full": f.ReadBy(conversation_id=CHAT, conversation_seq=41, users=(7, 8), has_more=True),
         "READ_BY.least": f.ReadBy(conversation_id=CHAT, conversation_seq=41),
         "RECALL.full": f.Recall(client_message_id=CMID, not_after=SENT, conversation_id=CHAT, target_seq=41),

@@ -39,6 +39,7 @@ from qim.core.contract.rpc import (
     AskSessionList,
     AskStates,
     AskSync,
+    DeviceRow,
     HistoryAnswer,
     ReadByAnswer,
     Refused,
@@ -283,10 +284,12 @@ def test_states_and_readers() -> None:
         StateRow(conversation_id=GROUP, version=3, device_id=b"d", read_seq=4, flags=1, value=b"v"),
         StateRow(conversation_id=key(1), version=0, device_id=b"", read_seq=9, flags=0, value=b""),
     )
-    gate.tell(StatesAnswer(rid=ask.rid, rows=rows, revision=12, has_more=True))
+    devices = (DeviceRow(b"d", 7), DeviceRow(b"\xff\0", 9))
+    gate.tell(StatesAnswer(rid=ask.rid, rows=rows, revision=12, has_more=True, devices=devices))
     (batch,) = gate.frames(5)
     assert isinstance(batch, StateBatch)
     assert (batch.revision, batch.has_more) == (12, True)
+    assert tuple(DeviceRow(d.device_id, d.delivered_through) for d in batch.devices) == devices
     assert [(s.version, s.device_id, s.read_seq) for s in batch.states] == [
         (3, b"d", 4),
         (0, b"\0", 9),

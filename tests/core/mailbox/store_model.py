@@ -25,6 +25,7 @@ from qim.core.ports.store_mailbox import (
     Trimmed,
 )
 from qim.core.ports.store_message import Position
+from qim.core.ports.store_session import DeliveredNoted, NoteDelivered
 
 Reply = object
 
@@ -44,6 +45,7 @@ class MailboxStoreModel:
         self.finished: dict[bytes, tuple[int, bytes]] = {}
         self.floors: dict[int, int] = {}
         self.rows: dict[tuple[str, int], dict[int, tuple[int, bytes]]] = {}
+        self.delivered: dict[tuple[str, int, bytes], int] = {}
         self.presence: dict[tuple[str, int], tuple[PresenceEntry, ...]] = {}
 
     def watermark(self, lane: int) -> int:
@@ -68,7 +70,8 @@ class MailboxStoreModel:
             | FinishDispatches
             | RaiseFloor
             | TrimMailbox
-            | ReadMailboxes,
+            | ReadMailboxes
+            | NoteDelivered,
         )
         if request.incarnation != self.marker:
             return StoreReset(op=request.op, store=StoreRole.MAILBOX)
@@ -76,6 +79,11 @@ class MailboxStoreModel:
             return MailboxesRead(
                 op=request.op, results=tuple(self._read(read) for read in request.reads)
             )
+        if isinstance(request, NoteDelivered):
+            for *device, seq in request.items:
+                name = (device[0], device[1], device[2])
+                self.delivered[name] = max(self.delivered.get(name, 0), seq)
+            return DeliveredNoted(op=request.op)
         if request.epoch < self.epoch:
             return Fenced(op=request.op, epoch=self.epoch)
         self.epoch = request.epoch

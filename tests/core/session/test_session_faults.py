@@ -430,9 +430,10 @@ def test_failed_reads_of_the_store_refuse_and_a_reset_one_reopens() -> None:
     name = scene.group(1, EVERYONE)
     scene.say(name, 2)
     scene.run()
-    reads = ("ReadStates", "ReadMarks")
-    scene.fault = lambda effect: "failed" if type(effect).__name__ in reads else None
-    refused(scene.answer(AskStates, 1, since_revision=0, limit=1), ErrorCode.UNAVAILABLE)
+    for read in ("ReadStates", "ReadDelivered"):
+        scene.fault = lambda effect, read=read: "failed" if type(effect).__name__ == read else None
+        refused(scene.answer(AskStates, 1, since_revision=0, limit=1), ErrorCode.UNAVAILABLE)
+    scene.fault = lambda effect: "failed" if type(effect).__name__ == "ReadMarks" else None
     answer = scene.answer(AskReadBy, 1, conversation_id=name, conversation_seq=1)
     refused(answer, ErrorCode.UNAVAILABLE)
 

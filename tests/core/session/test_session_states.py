@@ -6,9 +6,11 @@ import pytest
 
 from qim.core.contract import routing
 from qim.core.contract.errors import ErrorCode
+from qim.core.contract.frame_fields import DEVICES_MAX
 from qim.core.contract.rpc import (
     AskReadBy,
     AskStates,
+    DeviceRow,
     ReadByAnswer,
     StateDone,
     StatesAnswer,
@@ -19,11 +21,13 @@ from qim.core.ports.log import Append, Topic
 from qim.core.ports.network import Send
 from qim.core.ports.store_session import (
     ApplyStates,
+    NoteDelivered,
     OpenSession,
 )
 from tests.core.session.scene import (
     EVERYONE,
     SHARDS,
+    TENANT,
     Scene,
     conversation,
     refused,
@@ -240,3 +244,23 @@ def test_readers_of_large_groups_are_capped(members: int, more: bool) -> None:
     scene.read(5, name, 1)
     answer = scene.answer(AskReadBy, 2, conversation_id=name, conversation_seq=1)
     assert (answer.users, answer.has_more) == ((5,), more)
+
+
+def test_every_state_sync_tells_how_far_the_own_devices_are() -> None:
+    scene = Scene()
+    name = scene.group(1, EVERYONE)
+    scene.state(1, name, 1)
+    shard = routing.shard(1, SHARDS)
+    opened = scene.outside(OpenSession(op=1, shard=shard, epoch=scene.epoch, fresh_key=b"k"))
+    devices = [(b"d%02d" % n, 100 + n) for n in range(DEVICES_MAX + 3)]
+    items = tuple((TENANT, 1, device, seq) for device, seq in devices)
+    other = (TENANT, 2, b"not mine", 9)
+    scene.outside(
+        NoteDelivered(op=1, shard=shard, incarnation=opened.incarnation, items=(*items, other))
+    )
+    for since in (0, 1):
+        answer = scene.answer(AskStates, 1, since_revision=since, limit=0)
+        assert isinstance(answer, StatesAnswer)
+        assert answer.devices == tuple(DeviceRow(*told) for told in devices[3:]), (
+            "the ones furthest behind are left out"
+        )
