@@ -86,6 +86,10 @@ class History:
             )
             self.findings.append(finding)
 
+    def count(self, name: str, value: int = 1) -> None:
+        """For the census: something was met."""
+        self.counts[name] = self.counts.get(name, 0) + value
+
     # ------------------------------------------------------------ facts
 
     def store(self, host: "Host", request: Any, answer: Any) -> None:
