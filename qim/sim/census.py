@@ -134,6 +134,7 @@ SOMETIMES: Final = (
     "said.archived_rows",
     "said.conversations_restored",
     "said.hot_trimmed",
+    "said.local_unread_judged",
     "said.op_unknown.archive",
     "said.op_unknown.trim",
     "said.session_answer_late",

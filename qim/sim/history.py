@@ -65,6 +65,8 @@ class History:
         self.stages: dict[str, int] = {}
         self.peek: Callable[[Any], Any] = _nothing
         """A look into the message store, outside of time and of every fault."""
+        self.incarnation: Callable[[], int] = _first
+        """The number of the message store's incarnation."""
         self.ephemeral_ms = 0
         """How long this world keeps ephemeral messages."""
         self.expired_before = 0
@@ -83,6 +85,10 @@ class History:
                 check=check, role=role, at=self.now(), detail=detail, message_id=message_id
             )
             self.findings.append(finding)
+
+    def count(self, name: str, value: int = 1) -> None:
+        """For the census: something was met."""
+        self.counts[name] = self.counts.get(name, 0) + value
 
     # ------------------------------------------------------------ facts
 
@@ -148,3 +154,8 @@ class History:
 
 def _nothing(request: Any) -> None:
     """No store yet."""
+
+
+def _first() -> int:
+    """No store yet."""
+    return 1

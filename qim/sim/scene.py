@@ -99,7 +99,9 @@ class Scene:
         if begin.outbox_offset:
             self._begin_store(begin.outbox_offset, begin.epoch)
         self.history = History(plan.topology.shards, lambda: world.now)
-        self.history.peek = self.stores[StoreRole.MESSAGE].ask
+        message_store = self.stores[StoreRole.MESSAGE]
+        self.history.peek = message_store.ask
+        self.history.incarnation = lambda: message_store.incarnation_number
         self.history.ephemeral_ms = plan.parameters.ephemeral_ms
         self.log.heard = self.history.appended
         self.archive.heard = self.history.archive

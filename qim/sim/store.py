@@ -85,6 +85,8 @@ class Store:
         self.base_ms = base_ms
         self.spread_ms = spread_ms
         self.run_number = 1
+        self.incarnation_number = 1
+        """Changes with the run and with FLUSHALL."""
         self.run_id = self._run_id()
         self.rates = Rates()
         self.rated = False
@@ -272,6 +274,7 @@ class Store:
             keyspace.rollback_to(position)
         self._count("store.restarted")
         self.run_number += 1
+        self.incarnation_number += 1
         self.run_id = self._run_id()
         self.scripts_cached.clear()
         self.down_until = self.world.now + down_ms
@@ -282,6 +285,7 @@ class Store:
     def flush_all(self) -> None:
         """FLUSHALL: the run_id and every connection stay."""
         self._count("store.flushed")
+        self.incarnation_number += 1
         self.keyspace.flush()
 
     def reconnect(self) -> None:

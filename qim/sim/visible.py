@@ -13,6 +13,7 @@ from qim.core.contract.entities import (
     MembershipOp,
     MessageKind,
     MessageRecord,
+    RetentionClass,
 )
 from qim.core.retention import RetentionPolicy, retained_until
 from qim.sim.oracle import Oracle
@@ -77,6 +78,18 @@ class Visible:
     def recalled(self, record: MessageRecord) -> bool:
         """Somebody took it back."""
         return record.conversation_seq in self._recalled[record.conversation_id]
+
+    def has_left(self, user: int, conversation_id: bytes) -> bool:
+        """Was a member and is none."""
+        spans = self._intervals[conversation_id].get(user, [])
+        return not spans or spans[-1][1] != EVER
+
+    def expires(self, conversation_id: bytes) -> bool:
+        """Some of it is kept for a short time only."""
+        return any(
+            record.retention_class == RetentionClass.EPHEMERAL
+            for record in self.records[conversation_id]
+        )
 
     def unsure(self, conversation_id: bytes, clock: Clock) -> bool:
         """Retention may have been judged either way: a record ran out while the questions were asked."""

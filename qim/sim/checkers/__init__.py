@@ -11,6 +11,7 @@ from qim.sim.checkers.fences import Fences
 from qim.sim.checkers.history_pages import HistoryPages
 from qim.sim.checkers.liveness import Liveness
 from qim.sim.checkers.projections import Projections
+from qim.sim.checkers.recalled_bodies import RecalledBodies
 from qim.sim.checkers.receipts import ReceiptsBeforeCheckpoint
 from qim.sim.checkers.sessions import Sessions
 from qim.sim.checkers.visibility import Visibility
@@ -32,6 +33,7 @@ def all_checkers() -> list[Checker]:
         ApplyOnce(),
         Archives(),
         HistoryPages(),
+        RecalledBodies(),
         Projections(),
         Liveness(),
         Sessions(),

@@ -35,8 +35,7 @@ class Archives:
     def on_trim(self, host: Host, request: TrimHot, answer: Any) -> None:
         """Counted: that worlds meet the seam is part of the census."""
         if type(answer) is HotTrimmed and answer.removed:
-            name = "hot_trimmed"
-            self.history.counts[name] = self.history.counts.get(name, 0) + answer.removed
+            self.history.count("hot_trimmed", answer.removed)
             self._trimmed(request)
 
     def _trimmed(self, request: TrimHot) -> None:

@@ -10,8 +10,9 @@ from qim.core.contract.rpc import PulledEntry, SessionRow
 from qim.core.ports.log import Topic
 from qim.sim.cast import TENANT
 from qim.sim.history import History
+from qim.sim.localstore import Device
 from qim.sim.told import Told
-from qim.sim.visible import ExpectedConversation, Visible
+from qim.sim.visible import WINDOW, ExpectedConversation, Visible
 
 if TYPE_CHECKING:
     from qim.sim.scene import Scene
@@ -39,6 +40,9 @@ class Sessions:
                 self._through(user, told)
                 self._histories(user, told, visible)
                 self._mailbox(user, told, visible)
+                for device in scene.devices.values():
+                    if device.user_id == user and scene.workload.wanted[device.name]:
+                        self._device(device, told, visible)
 
     def _list(self, user: int, told: Told, visible: Visible, marks: Marks, states: States) -> None:
         found = self.history.found
@@ -115,6 +119,25 @@ class Sessions:
             return
         for entry in told.mailbox:
             self._entry(user, entry, visible)
+
+    def _device(self, device: Device, told: Told, visible: Visible) -> None:
+        """Where a device thinks that it knows all beyond the mark, it counts what the list counts (pipeline.md §6).
+
+        Who has left isn't told of later recalls, and what retention took a device learns with the next page.
+        """
+        for row in told.rows:
+            name = row.conversation_id
+            local = device.rows.conversation(name)
+            knows = local.floor is not None and local.floor <= local.read_seq and not local.doubtful
+            if not knows or local.read_seq != row.read_seq:
+                continue
+            if visible.has_left(device.user_id, name) or visible.expires(name):
+                continue
+            self.history.count("local_unread_judged")
+            counted = device.rows.unread(name, device.user_id, WINDOW)
+            if counted != (row.unread, row.unread_exact):
+                text = f"{device.name}, {name.hex()[:8]}: {counted}, the list says {row.unread}"
+                self.history.found("local_unread", "client", text)
 
     def _entry(self, user: int, entry: PulledEntry, visible: Visible) -> None:
         record = self.history.oracle.messages[entry.message_id].record
