@@ -243,6 +243,15 @@ def _states() -> list[Mutant]:
 def _mailboxes() -> list[Mutant]:
     return [
         mutant(
+            "device_counts_the_recalled",
+            "pipeline §6: the same unread definition computed locally",
+            {"local_unread"},
+            rewrite(
+                "qim.core.client.conversation:unread_of",
+                ("row.hidden, user_id)", "0, user_id)"),
+            ),
+        ),
+        mutant(
             "overlay_ignored_in_pulls",
             "pipeline §5: mailbox pulls apply recalls too",
             {"recalled_body", "device_recalled"},
