@@ -249,8 +249,13 @@ class Client(SessionCalls):
         return await self._group(MembershipOp.LEAVE, conversation_id, (), timeout)
 
     async def sync(self, timeout: float = 30.0) -> int:
-        """Pull until everything that stood when this was called is applied; returns covered_through_seq."""
+        """Pull until everything that stood when this was called is applied; returns covered_through_seq.
+
+        States of other devices are asked for too; ``listed`` waits for them.
+        """
         driver = self._alive()
+        # What was ready before is not what is asked for now: the machine says it again once the states are here.
+        self._ready = False
         driver.post(SyncRequested())
         # The step that takes the request may still say CaughtUp about what was pulled before it.
         await asyncio.sleep(0)
