@@ -59,6 +59,7 @@ LOSS = {
     *("fanout_at_end", "mailbox_at_end", "archiver_at_end", "session_at_end"),
     # What users and archive have is that much less; who stopped (for the same reason) doesn't answer.
     *("mailbox", "archived", "session_order", "unread", "preview", "unanswered"),
+    "local_unread",
     "position_mismatch",
 }
 AUDIT = {
