@@ -16,7 +16,7 @@ PYTEST_ARGS ?=
 bin := .venv/bin
 stamp := .venv/.installed
 
-.PHONY: help install run test check format sim bench lock clean
+.PHONY: help install run test integration check format sim bench lock clean
 
 help: ## this list
 	@echo "Q-IM: make TARGET"
@@ -45,8 +45,11 @@ run: $(stamp) ## a whole Q-IM in one process, data in .qim/data (DATA=DIR for an
 	@echo "  .venv/bin/qim chat --data \"$(DATA)\" --user 1"
 	@exec "$(bin)/qim" up --data "$(DATA)"
 
-test: $(stamp) ## all tests, real servers and kills included (PYTEST_ARGS='-k name', WORKERS=2)
-	@"$(bin)/python" -m pytest -n "$(WORKERS)" --dist loadgroup --maxschedchunk=1 $(PYTEST_ARGS)
+test: $(stamp) ## all tests that need nothing installed, kills included (PYTEST_ARGS='-k name', WORKERS=2)
+	@"$(bin)/python" -m pytest -n "$(WORKERS)" --dist loadgroup --maxschedchunk=1 -m "not servers" $(PYTEST_ARGS)
+
+integration: $(stamp) ## the tests against real Redis, Kafka, Cassandra and etcd, started and stopped by themselves
+	@"$(bin)/python" -m pytest -n "$(WORKERS)" --dist loadgroup --maxschedchunk=1 -m servers $(PYTEST_ARGS)
 
 check: $(stamp) ## ruff, mypy --strict, the layer table, the house rules
 	@"$(bin)/ruff" check .
