@@ -10,13 +10,14 @@ SEEDS ?= 2000
 START ?= 0
 PROFILE ?= swarm
 JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+ROUNDS ?= 10
 WORKERS ?= auto
 PYTEST_ARGS ?=
 
 bin := .venv/bin
 stamp := .venv/.installed
 
-.PHONY: help install run test integration check format sim bench lock clean
+.PHONY: help install run test integration hunt check format sim bench lock clean
 
 help: ## this list
 	@echo "Q-IM: make TARGET"
@@ -50,6 +51,11 @@ test: $(stamp) ## all tests that need nothing installed, kills included (PYTEST_
 
 integration: $(stamp) ## the tests against real Redis, Kafka, Cassandra and etcd, started and stopped by themselves
 	@"$(bin)/python" -m pytest -n "$(WORKERS)" --dist loadgroup --maxschedchunk=1 -m servers $(PYTEST_ARGS)
+
+hunt: $(stamp) ## Hypothesis with new examples each time, ROUNDS=10 rounds; what fails is kept in .hypothesis
+	@for round in $$(seq "$(ROUNDS)"); do echo "== round $$round of $(ROUNDS)"; \
+	  QIM_HYPOTHESIS=hunt "$(bin)/python" -m pytest -q -n "$(WORKERS)" tests/core tests/client tests/adapters \
+	    -m "not servers" $(PYTEST_ARGS) || exit 1; done
 
 check: $(stamp) ## ruff, mypy --strict, the layer table, the house rules
 	@"$(bin)/ruff" check .

@@ -8,12 +8,16 @@ import os
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
+from hypothesis.database import DirectoryBasedExampleDatabase
 
 # No timed assertions anywhere: two busy cores make any deadline a false alarm.
 settings.register_profile(
     "default",
     deadline=None,
     print_blob=True,
+    # The same examples every time: a change is judged by what it does, not by its luck. `make hunt` tries new ones.
+    derandomize=True,
+    database=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.register_profile(
@@ -21,6 +25,12 @@ settings.register_profile(
     parent=settings.get_profile("default"),
     max_examples=2_000,
     phases=tuple(Phase),
+)
+settings.register_profile(
+    "hunt",
+    parent=settings.get_profile("default"),
+    derandomize=False,
+    database=DirectoryBasedExampleDatabase(".hypothesis/examples"),
 )
 settings.load_profile(os.environ.get("QIM_HYPOTHESIS", "default"))
 

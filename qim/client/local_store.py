@@ -300,7 +300,9 @@ class LocalStore:
         )
         for coordinates in request.settled:
             self._settle(request.op, coordinates)
-        return MessagesSaved(op=request.op, fresh=fresh)
+        return MessagesSaved(
+            op=request.op, fresh=fresh, blank=self._rows.left_blank(request.messages)
+        )
 
     def _settle(self, op: int, coordinates: Coordinates) -> LocalSaved:
         self._connection.execute(

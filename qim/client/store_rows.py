@@ -102,6 +102,11 @@ class StoreRows:
             self._arrival += 1
         return bool(inserted.rowcount)
 
+    def left_blank(self, messages: Sequence[LocalMessage]) -> bool:
+        """Did an overlay among these leave a conversation with nothing to show."""
+        laid = (one for one in messages if rules.overlay_of(one) is not None)
+        return any(self.preview(self.conversation(one.conversation_id)) is None for one in laid)
+
     def lay(self, conversation_id: bytes, seq: int, bit: int) -> None:
         """An overlay on this seq, whether its message is here or not."""
         at = (conversation_id, u64(seq))

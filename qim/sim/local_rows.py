@@ -79,6 +79,11 @@ class LocalRows:
             self.put(rules.met(row, new, contiguous=contiguous, anchors=anchors))
         return tuple(fresh)
 
+    def left_blank(self, messages: tuple[LocalMessage, ...]) -> bool:
+        """Did an overlay among these leave a conversation with nothing to show."""
+        laid = (one for one in messages if rules.overlay_of(one) is not None)
+        return any(self.preview(one.conversation_id) is None for one in laid)
+
     def lay(self, conversation_id: bytes, seq: int, bit: int) -> None:
         """An overlay, whether its message is here or not."""
         if bit != rules.GONE:

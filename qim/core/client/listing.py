@@ -31,6 +31,13 @@ class Listing:
         self._at_least = at_least
         self._restart()
 
+    def refresh(self, at_least: int) -> None:
+        """An overlay took the last thing that a conversation could show: what stands before it is known to the list alone."""
+        if not self.wanted:
+            self._restart()
+        self.wanted = True
+        self._at_least = max(self._at_least, at_least)
+
     def lost(self) -> None:
         """The connection is gone: a list begun is begun again."""
         self.busy = False

@@ -40,6 +40,8 @@ def stored(parts: Parts, pending: PendingOp, reply: StoredReply) -> None:
     match pending, reply:
         case BatchSaving(), MessagesSaved():
             parts.pulling.batch_saved(pending, reply.fresh)
+            if reply.blank:
+                parts.sessions.listing.refresh(pending.covered_through)
             for coordinates in pending.settled:
                 parts.sending.settling.settled(AckSaving(coordinates=coordinates))
         case PushSaving(), MessagesSaved():

@@ -148,10 +148,14 @@ class SaveHistory(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class MessagesSaved(Struct, frozen=True, kw_only=True, gc=False):
-    """``fresh``: indexes of the messages that did not stand before: exactly these are applied now."""
+    """``fresh``: indexes of the messages that did not stand before: exactly these are applied now.
+
+    ``blank``: an overlay among them left a conversation without anything to show here; the session list knows what is older.
+    """
 
     op: int
     fresh: tuple[int, ...]
+    blank: bool = False
 
 
 class SaveAck(Struct, frozen=True, kw_only=True, gc=False):

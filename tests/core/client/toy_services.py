@@ -98,6 +98,8 @@ class ToyServices:
         self.presence: dict[tuple[int, bytes], PresenceEntry] = {}
         self.watermark = BASE_SEQ
         self.trim = 0
+        self.began: dict[tuple[int, bytes], int] = {}
+        """Where each device's first cursor stood: older entries were never promised to it."""
         self.counter = 0
         self.wall = 0
         self.pushes = True
@@ -383,6 +385,7 @@ class ToyServices:
         if ask.cursor is not None and seq_of(ask.cursor) < self.trim:
             return Refused(rid=ask.rid, code=ErrorCode.CURSOR_EXPIRED, message="trimmed")
         cursor = ask.cursor or cursor_at(max(BASE_SEQ, self.trim))
+        self.began.setdefault((ask.actor.user_id, ask.actor.device_id), seq_of(cursor))
         return SyncAnswer(
             rid=ask.rid,
             sync_to_seq=self.watermark,
