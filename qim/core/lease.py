@@ -220,6 +220,10 @@ class LeaseKeeper:
             and now < lease.valid_until
         )
 
+    def knows_peers(self, role: Role) -> bool:
+        """An announcement was answered: what is wished for of the role is known."""
+        return role in self._peers
+
     # ------------------------------------------------------------ events
 
     def _on_started(self, event: Started) -> None:

@@ -1,7 +1,7 @@
 """Where each effect of a machine goes in one process: ports, the network, the local bus (architecture.md, The runtime).
 
-In an embedded server every role lives in one process, so a network message goes to the machine that its type names; in
-production the same table sends what is not ours through a connection.
+In an embedded server every role lives in one process, so a network message goes to the machine that its type names; in a
+cluster the same table sends what is not ours through a connection.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,6 +37,7 @@ from qim.core.ports.store_history import HistoryStoreRequest
 from qim.core.ports.store_mailbox import MailboxStoreRequest
 from qim.core.ports.store_message import MessageStoreRequest
 from qim.core.ports.store_session import SessionStoreRequest
+from qim.services.roles import ServiceRole
 from qim.services.runtime import Hosted, Route, monotonic_ms, routes_for, wall_ms
 
 WRITER_ASKS: Final = frozenset(
@@ -173,31 +174,61 @@ def lease_bus(
     return {LeaseHeld: held, LeaseGone: told, FreshEpochWanted: wanted}
 
 
-def local_network(
-    address: str,
-    writer: Callable[[], Hosted],
-    mailbox: Callable[[], Hosted],
-    gateway: Callable[[], Hosted],
-    session: Callable[[], Hosted],
-) -> dict[type, Route]:
-    """All roles in one process: a message goes straight to the machine that its type names.
+class Network:
+    """Messages between machines: to one of this process directly, to any other through ``remote``.
 
-    Gateway and session both ask writers, whose answers have the same types: what the session asks carries an address of
-    its own, and whatever is sent there is for it.
+    Gateway and session both ask writers, whose answers have the same types: where both live in one process, what the
+    session asks carries an address of its own, and whatever is sent there is for it.
     """
-    session_address = f"{address}/session"
-    targets: dict[type, Callable[[], Hosted]] = dict.fromkeys(get_args(Message), gateway)
-    targets.update(dict.fromkeys(WRITER_ASKS, writer))
-    targets.update(dict.fromkeys(MAILBOX_ASKS, mailbox))
-    targets.update(dict.fromkeys(SESSION_ASKS, session))
 
-    def route(effect: Any, sender: Hosted) -> None:
-        message = effect.message
-        source = session_address if sender is session() else address
-        received = Received(source=source, wall=wall_ms(), message=message)
-        if effect.address == session_address:
-            session().post(received)
-        elif effect.address == address:
-            targets[type(message)]().post(received)
+    def __init__(
+        self,
+        address: str,
+        hosts: Mapping[ServiceRole, Hosted],
+        remote: Callable[[Send], None] | None = None,
+    ) -> None:
+        self._address = address
+        self._session_address = f"{address}/session"
+        self._hosts = hosts
+        self._remote = remote
+        self.misdirected = 0
+        """Messages for a role that isn't played here (metric): somebody believes a stale address."""
 
-    return {Send: route}
+    def route(self, effect: Send, sender: Hosted) -> None:
+        """Route of Send."""
+        message, to = effect.message, effect.address
+        if to == self._session_address:
+            self._post(ServiceRole.SESSION, self._local(message, sender))
+        elif to == self._address:
+            self._post(self._role(message), self._local(message, sender))
+        elif self._remote is not None:
+            self._remote(effect)
+
+    def received(self, event: Received) -> None:
+        """A message of another process."""
+        self._post(self._role(event.message), event)
+
+    def _role(self, message: Message) -> ServiceRole:
+        role = _ASKED.get(type(message))
+        if role is not None:
+            return role
+        return ServiceRole.GATEWAY if ServiceRole.GATEWAY in self._hosts else ServiceRole.SESSION
+
+    def _local(self, message: Message, sender: Hosted) -> Received:
+        apart = sender.name == ServiceRole.SESSION and ServiceRole.GATEWAY in self._hosts
+        source = self._session_address if apart else self._address
+        return Received(source=source, wall=wall_ms(), message=message)
+
+    def _post(self, role: ServiceRole, event: Received) -> None:
+        host = self._hosts.get(role)
+        if host is None:
+            self.misdirected += 1
+        else:
+            host.post(event)
+
+
+_ASKED: Final[Mapping[type, ServiceRole]] = {
+    **dict.fromkeys(WRITER_ASKS, ServiceRole.WRITER),
+    **dict.fromkeys(MAILBOX_ASKS, ServiceRole.MAILBOX),
+    **dict.fromkeys(SESSION_ASKS, ServiceRole.SESSION),
+}

@@ -27,7 +27,8 @@ from qim.core.audit import AuditReport
 from qim.core.ports.completion import StoreReset
 from qim.services.audit_report import report_as_json
 from qim.services.config import Backend, UpConfig
-from qim.services.embedded import AUDIT_SECONDS_MAX, EmbeddedServer
+from qim.services.embedded import EmbeddedServer
+from qim.services.hosting import AUDIT_SECONDS_MAX
 from qim.services.observation import LogSink, ProcessObserver
 
 SERVER_FILE: Final = "server.json"

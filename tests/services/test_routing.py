@@ -15,13 +15,14 @@ from qim.core.ports.registry import Acquire, RegistryRequest, Resource, Role
 from qim.core.ports.store import StoreRequest, store_role
 from qim.core.ports.store_message import LookupCommits, ReadHistory, ReadMembership, ReadPending
 from qim.core.ports.store_session import SessionStoreRequest
+from qim.services.roles import ServiceRole
 from qim.services.routing import (
     MAILBOX_ASKS,
     SESSION_ASKS,
     WRITER_ASKS,
+    Network,
     lease_bus,
     leased_store_routes,
-    local_network,
     log_routes,
     registry_routes,
 )
@@ -57,7 +58,8 @@ class Port:
 class Asking:
     """The machine that asks."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "") -> None:
+        self.name = name
         self.heard: list[Any] = []
 
     def post(self, event: Any) -> None:
@@ -205,24 +207,34 @@ def test_leases_go_to_the_machine_of_their_role_and_wishes_to_the_keeper(
     assert machines["keeper"].heard == [wish], "roles nobody plays here are nobody's"
 
 
+def network(
+    *roles: ServiceRole, remote: Callable[[Send], None] | None = None
+) -> tuple[Network, dict[ServiceRole, Any]]:
+    machines: dict[ServiceRole, Any] = {role: Asking(role.value) for role in roles}
+    return Network("here", machines, remote), machines
+
+
+ASKED = {
+    ServiceRole.WRITER: WRITER_ASKS,
+    ServiceRole.MAILBOX: MAILBOX_ASKS,
+    ServiceRole.SESSION: SESSION_ASKS,
+}
+TALKERS = (*ASKED, ServiceRole.GATEWAY)
+
+
+def of_kind(kind: Any) -> Any:
+    return kind(**dict.fromkeys(kind.__struct_fields__))
+
+
 @pytest.mark.parametrize("kind", get_args(Message), ids=lambda kind: kind.__name__)
 def test_a_message_goes_to_the_machine_its_type_names(kind: type) -> None:
-    names = ("writer", "mailbox", "gateway", "session")
-    machines: dict[str, Any] = {name: Asking() for name in names}
-    routes = local_network(
-        "here",
-        lambda: machines["writer"],
-        lambda: machines["mailbox"],
-        lambda: machines["gateway"],
-        lambda: machines["session"],
-    )
-    message: Any = kind(**dict.fromkeys(kind.__struct_fields__))  # type: ignore[attr-defined]
-    routes[Send](Send(address="here", message=message), machines["gateway"])
-    routes[Send](Send(address="elsewhere", message=message), machines["gateway"])
-    asked = {"writer": WRITER_ASKS, "mailbox": MAILBOX_ASKS, "session": SESSION_ASKS}
-    wanted = next((name for name, kinds in asked.items() if kind in kinds), "gateway")
-    for name, machine in machines.items():
-        assert len(machine.heard) == (1 if name == wanted else 0), "nothing is owed to elsewhere"
+    net, machines = network(*TALKERS)
+    message = of_kind(kind)
+    net.route(Send(address="here", message=message), machines[ServiceRole.GATEWAY])
+    net.route(Send(address="elsewhere", message=message), machines[ServiceRole.GATEWAY])
+    wanted = next((role for role, kinds in ASKED.items() if kind in kinds), ServiceRole.GATEWAY)
+    for role, machine in machines.items():
+        assert len(machine.heard) == (1 if role is wanted else 0), "nothing is owed to elsewhere"
     (received,) = machines[wanted].heard
     assert isinstance(received, Received)
     assert received.source == "here"
@@ -231,13 +243,33 @@ def test_a_message_goes_to_the_machine_its_type_names(kind: type) -> None:
 
 
 def test_what_the_session_asks_is_answered_to_the_session() -> None:
-    names = ("writer", "mailbox", "gateway", "session")
-    machines: dict[str, Any] = {name: Asking() for name in names}
-    routes = local_network("here", *(lambda name=name: machines[name] for name in names))
+    net, machines = network(*TALKERS)
     question: Any = AskSummaries(rid=1, actor=Actor("t", 1, b"d"), window=1, items=())
-    routes[Send](Send(address="here", message=question), machines["session"])
-    (received,) = machines["writer"].heard
+    net.route(Send(address="here", message=question), machines[ServiceRole.SESSION])
+    (received,) = machines[ServiceRole.WRITER].heard
     answer = SummariesAnswer(rid=1, summaries=())
-    routes[Send](Send(address=received.source, message=answer), machines["writer"])
-    assert [one.message for one in machines["session"].heard] == [answer]
-    assert machines["gateway"].heard == []
+    net.route(Send(address=received.source, message=answer), machines[ServiceRole.WRITER])
+    assert [one.message for one in machines[ServiceRole.SESSION].heard] == [answer]
+    assert machines[ServiceRole.GATEWAY].heard == []
+
+
+def test_what_is_for_another_process_leaves_this_one_and_no_other_does() -> None:
+    sent: list[Send] = []
+    net, machines = network(ServiceRole.GATEWAY, remote=sent.append)
+    away = Send(address="elsewhere", message=of_kind(AskSummaries))
+    net.route(away, machines[ServiceRole.GATEWAY])
+    assert sent == [away]
+    assert machines[ServiceRole.GATEWAY].heard == []
+
+
+@pytest.mark.parametrize("kind", get_args(Message), ids=lambda kind: kind.__name__)
+def test_a_process_of_one_role_hears_what_is_for_that_role(kind: type) -> None:
+    for role in TALKERS:
+        net, machines = network(role)
+        received = Received(source="elsewhere", wall=1, message=of_kind(kind))
+        net.received(received)
+        asked = next((one for one, kinds in ASKED.items() if kind in kinds), None)
+        answered = asked is None and role in (ServiceRole.GATEWAY, ServiceRole.SESSION)
+        heard = asked is role or answered
+        assert machines[role].heard == ([received] if heard else [])
+        assert net.misdirected == (0 if heard else 1)
