@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from qim.cli import audit, group, history, mailbox, overlay, send, sessions, state, token, up
+from qim.cli import audit, group, history, load, mailbox, overlay, send, sessions, state, token, up
 from qim.cli.chat import add_parser as add_chat_parser
 from qim.cli.command import run_command
 from qim.cli.exit_codes import exit_lines
@@ -54,6 +54,7 @@ def parser(*, with_sim: bool = False) -> argparse.ArgumentParser:
     state.add_parser(commands)
     add_chat_parser(commands)
     add_smoke_parser(commands)
+    load.add_parser(commands)
     audit.add_parser(commands)
     if with_sim:
         from qim.cli import sim

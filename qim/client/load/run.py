@@ -1,0 +1,282 @@
+"""One run of load: connect, make groups, send at the rate whatever comes back, then wait until all promised is there.
+
+    connecting ──all online──► groups ──► warm-up ──► measured ──► settling ──► verdict
+
+The generator is honest about itself: a send that left later than it was due counts its lateness ("generator"), and a run
+whose generator was late by more than ``GENERATOR_LATE_MS`` at P99 measured the generator, not the server.
+"""
+
+import asyncio
+import os
+import ssl
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from qim.client.load.device import LoadDevice, now_us
+from qim.client.load.tally import Stream, Tally, Verdict
+from qim.core.contract.frames import CreateGroup
+from qim.core.contract.params import DAY_MS
+from qim.core.contract.tokens import AccessToken, sign_token
+
+TICK_SECONDS: Final = 0.001
+PING_SECONDS: Final = 1.0
+CONNECT_SECONDS_MAX: Final = 120.0
+GENERATOR_LATE_MS: Final = 20.0
+GROUP_MEMBERS_MAX: Final = 1_000
+
+
+class LoadPlan(Struct, frozen=True, kw_only=True):
+    """``rate``: messages a second over all devices. ``group_share``: of them to groups, the rest between pairs.
+
+    ``reconnects``: devices a second whose stream is cut. ``slow``: devices that stop reading for ``slow_seconds`` at a time.
+    """
+
+    servers: tuple[str, ...]
+    secret: bytes
+    tenant_id: str = "default"
+    users: int = 100
+    first_user: int = 1
+    rate: float = 100.0
+    seconds: float = 30.0
+    warmup: float = 3.0
+    settle: float = 60.0
+    group_size: int = 0
+    group_count: int = 0
+    group_share: float = 0.0
+    body_bytes: int = 200
+    connects_per_second: float = 500.0
+    reconnects: float = 0.0
+    slow: int = 0
+    slow_seconds: float = 5.0
+
+    def faults(self) -> list[str]:
+        """What can't be carried out, in words; empty when it can."""
+        found = []
+        if self.users < 2:
+            found.append("at least 2 users, so that somebody receives")
+        if self.group_count and not 2 <= self.group_size <= min(self.users, GROUP_MEMBERS_MAX):
+            found.append(f"groups of 2 to {min(self.users, GROUP_MEMBERS_MAX)} of the users")
+        if self.group_share > 0 and not self.group_count:
+            found.append("a share for groups needs groups")
+        if not 0 <= self.group_share <= 1:
+            found.append("a share is between 0 and 1")
+        if self.slow > self.users:
+            found.append("no more slow readers than users")
+        return found
+
+
+class LoadReport(Struct, frozen=True, kw_only=True):
+    """What a run came to. ``complete``: everything planned was offered and settled, and the generator kept its times."""
+
+    plan: dict[str, Any]
+    seconds: float
+    offered_per_s: float
+    acked_per_s: float
+    delivered_per_s: float
+    verdict: dict[str, int]
+    holds: bool
+    complete: bool
+    incomplete_because: tuple[str, ...]
+    latency_ms: dict[str, dict[str, float]]
+    errors: dict[str, int]
+    counts: dict[str, int]
+
+
+class LoadRun:
+    """``progress(phase, share)`` is told where it stands, share from 0 to 1."""
+
+    def __init__(
+        self,
+        plan: LoadPlan,
+        *,
+        progress: Callable[[str, float], None] = lambda phase, share: None,
+        tls: ssl.SSLContext | None = None,
+        sni: str | None = None,
+    ) -> None:
+        self.plan = plan
+        self._progress = progress
+        self._tls = tls
+        self._sni = sni
+        self.tally = Tally([], b"")
+        self.devices: list[LoadDevice] = []
+        self._direct: list[Stream] = []
+        self._grouped: list[Stream] = []
+
+    async def run(self) -> LoadReport:
+        """All phases. Raises TimeoutError where devices can't come online."""
+        plan = self.plan
+        nursing: asyncio.Task[None] | None = None
+        try:
+            await self._connect()
+            nursing = asyncio.create_task(self._nurse())
+            await self._make_groups()
+            self._pair()
+            if plan.warmup:
+                await self._send_for(plan.warmup, "warm-up")
+            self.tally.measuring = True
+            before = dict(self.tally.counts)
+            began = time.monotonic()
+            await self._send_for(plan.seconds, "measuring")
+            elapsed = time.monotonic() - began
+            span = {k: v - before.get(k, 0) for k, v in self.tally.counts.items()}
+            await self._settle()
+            return self._report(span, elapsed)
+        finally:
+            if nursing is not None:
+                nursing.cancel()
+            for device in self.devices:
+                device.stop()
+
+    # ---------------------------------------------------------------- before
+
+    async def _connect(self) -> None:
+        plan = self.plan
+        self.tally = Tally([], os.urandom(4))
+        expires_at = time.time_ns() // 1_000_000 + DAY_MS
+        async with asyncio.timeout(CONNECT_SECONDS_MAX + plan.users / plan.connects_per_second):
+            for number in range(plan.users):
+                user = plan.first_user + number
+                claims = AccessToken(
+                    tenant_id=plan.tenant_id, user_id=user, device_id=None, expires_at=expires_at
+                )
+                device = LoadDevice(
+                    number,
+                    user,
+                    sign_token(claims, plan.secret),
+                    plan.servers[number % len(plan.servers)],
+                    self.tally,
+                    tls=self._tls,
+                    sni=self._sni,
+                )
+                device.start()
+                self.devices.append(device)
+                await asyncio.sleep(1 / plan.connects_per_second)
+            for number, device in enumerate(self.devices):
+                await device.online.wait()
+                self._progress("connecting", (number + 1) / plan.users)
+
+    async def _make_groups(self) -> None:
+        plan = self.plan
+        for number in range(plan.group_count):
+            first = number * plan.group_size % (plan.users - plan.group_size + 1)
+            numbers = tuple(range(first, first + plan.group_size))
+            members = tuple(plan.first_user + n for n in numbers)
+            key = os.urandom(16)
+            creator = self.devices[first]
+            made = await creator.create_group(
+                lambda not_after, key=key, members=members: CreateGroup(  # type: ignore[misc]
+                    client_message_id=key, not_after=not_after, members=members, name="load"
+                )
+            )
+            for sender in numbers:
+                stream = self._stream(sender, numbers)
+                stream.group = number
+                stream.conversation_id = made.conversation_id
+                self._grouped.append(stream)
+            self._progress("groups", (number + 1) / plan.group_count)
+
+    def _pair(self) -> None:
+        users = self.plan.users
+        for sender in range(users):
+            receiver = (sender + 1) % users
+            stream = self._stream(sender, (sender, receiver))
+            stream.peer = self.plan.first_user + receiver
+            self._direct.append(stream)
+
+    def _stream(self, sender: int, recipients: tuple[int, ...]) -> Stream:
+        number = len(self.tally.streams)
+        stream = Stream(number=number, sender=sender, peer=None, group=None, recipients=recipients)
+        self.tally.streams.append(stream)
+        return stream
+
+    # ---------------------------------------------------------------- under way
+
+    async def _send_for(self, seconds: float, phase: str) -> None:
+        """Open loop: what is due is sent, however late the loop comes to it."""
+        plan = self.plan
+        began, count, cuts = now_us(), 0, 0
+        ending = began + int(seconds * 1_000_000)
+        while (now := now_us()) < ending:
+            elapsed = (now - began) / 1_000_000
+            while count < elapsed * plan.rate:
+                self._send_one(count, began + int(count * 1_000_000 / plan.rate))
+                count += 1
+            while cuts < elapsed * plan.reconnects:
+                self.devices[cuts * 7919 % plan.users].drop()
+                cuts += 1
+            self._progress(phase, elapsed / seconds)
+            await asyncio.sleep(TICK_SECONDS)
+
+    def _send_one(self, count: int, due_us: int) -> None:
+        plan = self.plan
+        # Spread evenly: of every 1,000 messages the share goes to groups, not the first so many.
+        grouped = int((count + 1) * plan.group_share) > int(count * plan.group_share)
+        streams = self._grouped if grouped else self._direct
+        stream = streams[count * 31 % len(streams)]
+        self.devices[stream.sender].send(stream, due_us, plan.body_bytes)
+
+    async def _nurse(self) -> None:
+        turn = 0
+        while True:
+            await asyncio.sleep(PING_SECONDS)
+            turn += 1
+            for device in self.devices:
+                device.nurse()
+            for device in self.devices[:: max(1, len(self.devices) // 50)]:
+                device.ping()
+            if self.plan.slow and turn % max(1, int(self.plan.slow_seconds * 2)) == 1:
+                for device in self.devices[: self.plan.slow]:
+                    device.hold_reading(self.plan.slow_seconds)
+
+    async def _settle(self) -> None:
+        """Until nothing is open and nothing promised is missing, or time is up."""
+        deadline = time.monotonic() + self.plan.settle
+        while time.monotonic() < deadline:
+            left = self.tally.open_sends() + self.tally.missing()
+            self._progress("settling", 1 / (1 + left))
+            if not left:
+                return
+            await asyncio.sleep(0.2)
+
+    # ---------------------------------------------------------------- after
+
+    def _report(self, span: dict[str, int], elapsed: float) -> LoadReport:
+        verdict = self.tally.verdict()
+        latency = self.tally.quantiles_ms()
+        because = self._incomplete_because(verdict, latency)
+        plan = {k: v for k, v in asdict(self.plan).items() if k != "secret"}
+        return LoadReport(
+            plan=plan,
+            seconds=elapsed,
+            offered_per_s=span.get("sent", 0) / elapsed,
+            acked_per_s=span.get("acked", 0) / elapsed,
+            delivered_per_s=span.get("delivered", 0) / elapsed,
+            verdict=asdict(verdict),
+            holds=verdict.holds(),
+            complete=not because,
+            incomplete_because=tuple(because),
+            latency_ms=latency,
+            errors=dict(self.tally.errors),
+            counts=dict(self.tally.counts),
+        )
+
+    def _incomplete_because(
+        self, verdict: Verdict, latency: dict[str, dict[str, float]]
+    ) -> list[str]:
+        because = []
+        if not verdict.acked:
+            because.append("nothing was acked")
+        if verdict.unsettled:
+            because.append(f"{verdict.unsettled} sends were neither acked nor refused in time")
+        if verdict.refused:
+            because.append(f"{verdict.refused} sends were refused")
+        if self.tally.counts["not_offered"]:
+            because.append(f"{self.tally.counts['not_offered']} sends were not offered at all")
+        if latency["generator"]["p99"] > GENERATOR_LATE_MS:
+            late = latency["generator"]["p99"]
+            because.append(f"the generator was {late:.0f} ms late at P99: it was the limit")
+        return because
