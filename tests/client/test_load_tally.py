@@ -53,7 +53,9 @@ def test_all_there(tally: Tally, stream: Stream) -> None:
     verdict = tally.verdict()
     assert (verdict.acked, verdict.expected, verdict.delivered) == (3, 6, 6)
     assert verdict.holds()
-    assert tally.latency["end_to_end"].get_total_count() == 3, "the sender's own copy is no delivery"
+    assert tally.latency["end_to_end"].get_total_count() == 3, (
+        "the sender's own copy is no delivery"
+    )
     assert tally.latency["ack"].get_max_value() >= 498_000
 
 

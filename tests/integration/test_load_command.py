@@ -29,7 +29,18 @@ def test_groups_cut_streams_and_slow_readers(served: Served) -> None:
 
 
 def test_refused_sends_make_a_run_incomplete(served: Served) -> None:
-    options = "--rate 20 --seconds 1 --warmup 0 --users 2 --body 200000".split()
+    options = [
+        "--rate",
+        "20",
+        "--seconds",
+        "1",
+        "--warmup",
+        "0",
+        "--users",
+        "2",
+        "--body",
+        "200000",
+    ]
     status, report = load(served, *options)
     assert status == 4
     assert report["holds"] and not report["complete"]
