@@ -1,0 +1,203 @@
+"""``RpcNetwork``: the network port between processes (ports/network.py): one listener, one dialled connection a peer.
+
+Messages to a peer travel on the connection we dial, its messages on the one it dials; so an answer goes to the address
+its asker named in HELLO, and order holds within a connection. Everything is lossy and bounded, and every loss counted.
+"""
+
+import asyncio
+import ipaddress
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from qim.adapters.reporting import SILENT, Reporting
+from qim.adapters.rpc.frames import frame
+from qim.adapters.rpc.incoming import dialable
+from qim.adapters.rpc.listener import Listener
+from qim.adapters.rpc.outgoing import Outgoing, State
+from qim.adapters.rpc.roles import ProcessRole, addressee
+from qim.adapters.rpc.wiring import RpcLimits, RpcSecurity, Wiring
+from qim.adapters.start_refused import StartRefused
+from qim.core.contract.rpc import Message, encode_message
+from qim.core.ports.network import Received, Send
+
+PEERS_SWEPT_FROM: Final = 64
+
+
+def wall_ms() -> int:
+    """Wall clock, stamped at this edge."""
+    return time.time_ns() // 1_000_000
+
+
+class RpcNetwork:
+    """One a process; from its event loop only. ``send`` is a route of the runtime."""
+
+    def __init__(
+        self,
+        listen: tuple[str, int],
+        role: ProcessRole,
+        on_received: Callable[[Received], None],
+        *,
+        security: RpcSecurity | None = None,
+        advertise: str = "",
+        reporting: Reporting = SILENT,
+        limits: RpcLimits | None = None,
+        wall: Callable[[], int] = wall_ms,
+    ) -> None:
+        """``listen``: host and port (0: any). ``advertise``: host:port as others reach it, where it isn't as bound.
+
+        ``security`` None: plaintext, for loopback only.
+        """
+        self._listen = listen
+        self._advertise = advertise
+        self._on_received = on_received
+        self._wall = wall
+        self._wiring = Wiring(role, limits or RpcLimits(), security, reporting, self._received)
+        self._listener = Listener(self._wiring)
+        self._peers: dict[str, Outgoing] = {}
+        self._closed = False
+
+    async def start(self) -> str:
+        """Listen; our address, as `Received.source` has it elsewhere. Raises StartRefused, OSError (address taken)."""
+        host, port = self._listen
+        if self._wiring.security is None and not is_loopback(host):
+            raise StartRefused(
+                "internal_plaintext",
+                "the internal listener without mTLS",
+                got=f"{host}:{port}",
+                expected="a loopback address, or QIM_INTERNAL_TLS_CERT, _KEY, _CLIENT_CA and _SERVER_CA",
+                command="qim certs dev --out certs",
+            )
+        if is_wildcard(host) and not self._advertise:
+            raise StartRefused(
+                "internal_address_unknown",
+                "the address other processes reach this one at",
+                got=f"{host}, which is every address",
+                expected="host:port, or a listener on one address",
+                command=f"export QIM_INTERNAL_ADVERTISE=$(hostname -f):{port}",
+            )
+        if self._advertise and not dialable(self._advertise):
+            raise StartRefused(
+                "internal_address_invalid",
+                "the advertised internal address",
+                got=repr(self._advertise),
+                expected="host:port",
+                command=f"export QIM_INTERNAL_ADVERTISE=$(hostname -f):{port}",
+            )
+        bound_host, bound_port = await self._listener.listen(host, port)
+        shown = f"[{bound_host}]" if ":" in bound_host else bound_host
+        self._wiring.address = self._advertise or f"{shown}:{bound_port}"
+        return self._wiring.address
+
+    @property
+    def address(self) -> str:
+        """Ours; empty before ``start``."""
+        return self._wiring.address
+
+    def send(self, effect: Send, _: Any = None) -> None:
+        """Route of Send: never blocks, never raises, owes nothing."""
+        address, message = effect.address, effect.message
+        if address == self._wiring.address:
+            self._wiring.loop.call_soon(self._received, address, message)
+            return
+        kind = type(message).__name__
+        data = encode_message(message)
+        if len(data) > self._wiring.limits.frame_bytes_max:
+            self._wiring.dropped("too_long", kind)
+            self._wiring.reporting.log(
+                "error", "message too long", {"type": kind, "bytes": len(data), "peer": address}
+            )
+            return
+        peer = self._peers.get(address)
+        if peer is None or peer.resting:
+            if address.startswith("@"):
+                self._answer(address, frame(data), kind)
+                return
+            peer = self._new_peer(address, message)
+            if peer is None:
+                self._wiring.dropped("peers", kind)
+                return
+        peer.offer(frame(data), kind)
+
+    def _answer(self, source: str, framed: bytes, kind: str) -> None:
+        stream = self._listener.at(source)
+        if stream is None:
+            self._wiring.dropped("closed", kind)
+        else:
+            stream.answer(framed, kind)
+
+    def _new_peer(self, address: str, message: Message) -> Outgoing | None:
+        if self._closed or not dialable(address):
+            return None
+        # A peer at rest is made anew: another process, of another role, may be at that address by now.
+        peers = self._peers
+        peers.pop(address, None)
+        if len(peers) >= PEERS_SWEPT_FROM:
+            for known in [name for name, peer in peers.items() if peer.resting]:
+                del peers[known]
+        if len(peers) >= self._wiring.limits.peers_max:
+            return None
+        # Who asked is known from its HELLO; a question says by its type whom it is for.
+        role = addressee(type(message)) or self._wiring.roles.get(address) or ProcessRole.GATEWAY
+        peers[address] = peer = Outgoing(address, role, self._wiring)
+        return peer
+
+    def _received(self, source: str, message: Message) -> None:
+        self._on_received(Received(source=source, wall=self._wall(), message=message))
+
+    def stop_accepting(self) -> None:
+        """No new peers; what is open goes on (the beginning of a drain)."""
+        self._listener.stop_accepting()
+
+    async def close(self) -> None:
+        """Say what still waits, but not for ever, and end. Again: nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        self._listener.stop_accepting()
+        ending = [ended for peer in self._peers.values() if (ended := peer.close()) is not None]
+        if ending:
+            await asyncio.wait(ending, timeout=self._wiring.limits.close_seconds_max)
+        for peer in self._peers.values():
+            peer.abort()
+        self._listener.abort_all()
+        await asyncio.sleep(0)
+
+    def gauges(self) -> Iterable[tuple[str, str, float]]:
+        """Depth and capacity of every queue, sizes of every table, totals: (name, label, value)."""
+        wiring, limits = self._wiring, self._wiring.limits
+        yield "rpc_peers", "", len(self._peers)
+        yield "rpc_peers_max", "", limits.peers_max
+        yield "rpc_peers_open", "", sum(p.state is State.OPEN for p in self._peers.values())
+        yield "rpc_accepted", "", self._listener.accepted
+        yield "rpc_accepted_max", "", limits.accepted_max
+        yield "rpc_strangers", "", self._listener.strangers
+        yield "rpc_strangers_max", "", limits.strangers_max
+        yield "rpc_queue_messages_max", "", limits.queue_messages_max
+        yield "rpc_queue_bytes_max", "", limits.queue_bytes_max
+        for address, peer in list(self._peers.items()):
+            if not peer.resting:
+                label = f"{peer.role} {address}"
+                yield "rpc_queue_messages", label, peer.queued
+                yield "rpc_queue_bytes", label, peer.queued_bytes
+        yield "rpc_messages_received", "", wiring.messages_in
+        yield "rpc_messages_sent", "", wiring.messages_out
+        yield "rpc_bytes_received", "", wiring.bytes_in
+        yield "rpc_bytes_sent", "", wiring.bytes_out
+        yield "rpc_read_gap_max_seconds", "", wiring.read_gap.take_max()
+
+
+def is_loopback(host: str) -> bool:
+    """A name other than localhost is not: where it leads is not ours to say."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def is_wildcard(host: str) -> bool:
+    """Every address of this machine."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_unspecified
+    except ValueError:
+        return host == ""

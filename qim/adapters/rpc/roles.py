@@ -1,0 +1,105 @@
+"""Which process may say what to whom: one table, judged on every message that comes in (issue: role separation).
+
+The role of a peer is its certificate's, never its own word; where all listeners are loopback and nothing is encrypted,
+its word is taken for every role but ADMIN.
+"""
+
+from enum import StrEnum
+from typing import Final
+
+from qim.core.contract.rpc import (
+    AskHistory,
+    AskMembers,
+    AskPull,
+    AskReadBy,
+    AskSessionList,
+    AskStates,
+    AskSummaries,
+    AskSync,
+    AskWatermark,
+    GroupDone,
+    HistoryAnswer,
+    Kick,
+    MembersAnswer,
+    PullAnswer,
+    PushBatch,
+    ReadByAnswer,
+    Refused,
+    SendDone,
+    SessionListAnswer,
+    StateDone,
+    StatesAnswer,
+    SubmitGroup,
+    SubmitOverlay,
+    SubmitRead,
+    SubmitSend,
+    SubmitState,
+    SummariesAnswer,
+    SyncAnswer,
+    WatermarkAnswer,
+)
+
+
+class ProcessRole(StrEnum):
+    """What a process is on the internal network: the services of `qim serve`, and an operator's tools."""
+
+    GATEWAY = "gateway"
+    WRITER = "writer"
+    FANOUT = "fanout"
+    MAILBOX = "mailbox"
+    SESSION = "session"
+    ARCHIVER = "archiver"
+    AUDITOR = "auditor"
+    ADMIN = "admin"
+
+
+_GATEWAY: Final = ProcessRole.GATEWAY
+_WRITER: Final = ProcessRole.WRITER
+_MAILBOX: Final = ProcessRole.MAILBOX
+_SESSION: Final = ProcessRole.SESSION
+_ADMIN: Final = ProcessRole.ADMIN
+_NOTHING: Final[frozenset[type]] = frozenset()
+
+_MAY_SAY: Final[dict[tuple[ProcessRole, ProcessRole], frozenset[type]]] = {
+    (_GATEWAY, _WRITER): frozenset(
+        {SubmitSend, SubmitGroup, SubmitOverlay, AskHistory, AskMembers}
+    ),
+    (_SESSION, _WRITER): frozenset({AskSummaries, AskMembers}),
+    (_ADMIN, _WRITER): frozenset({SubmitGroup, AskHistory, AskMembers}),
+    (_GATEWAY, _MAILBOX): frozenset({AskSync, AskPull, AskWatermark}),
+    (_GATEWAY, _SESSION): frozenset(
+        {SubmitRead, SubmitState, AskSessionList, AskStates, AskReadBy}
+    ),
+    (_WRITER, _SESSION): frozenset({SummariesAnswer, MembersAnswer, Refused}),
+    (_WRITER, _GATEWAY): frozenset({SendDone, GroupDone, HistoryAnswer, MembersAnswer, Refused}),
+    (_MAILBOX, _GATEWAY): frozenset({SyncAnswer, PullAnswer, WatermarkAnswer, PushBatch, Refused}),
+    (_SESSION, _GATEWAY): frozenset(
+        {SessionListAnswer, StateDone, StatesAnswer, ReadByAnswer, Refused}
+    ),
+    (_GATEWAY, _GATEWAY): frozenset({Kick}),
+}
+
+_ASKED: Final[dict[type, ProcessRole]] = {
+    **dict.fromkeys((SubmitSend, SubmitGroup, SubmitOverlay), _WRITER),
+    **dict.fromkeys((AskHistory, AskMembers, AskSummaries), _WRITER),
+    **dict.fromkeys((AskSync, AskPull, AskWatermark), _MAILBOX),
+    **dict.fromkeys((SubmitRead, SubmitState, AskSessionList), _SESSION),
+    **dict.fromkeys((AskStates, AskReadBy), _SESSION),
+    **dict.fromkeys((PushBatch, Kick), _GATEWAY),
+}
+
+
+def may_say(sender: ProcessRole, receiver: ProcessRole) -> frozenset[type]:
+    """Message types that ``sender`` may send to ``receiver``; empty: it has no business there."""
+    return _MAY_SAY.get((sender, receiver), _NOTHING)
+
+
+def dialled_by(role: ProcessRole) -> tuple[ProcessRole, ...]:
+    """Roles that a process of ``role`` opens connections to, in the order of their names."""
+    found = {to for sender, to in _MAY_SAY if sender is role}
+    return tuple(sorted(found))
+
+
+def addressee(kind: type) -> ProcessRole | None:
+    """The role a message of this type is for; None where its asker decides (an answer)."""
+    return _ASKED.get(kind)
