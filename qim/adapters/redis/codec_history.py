@@ -187,7 +187,9 @@ def decode_restore(
 
 def encode_overlays(request: ReadOverlays) -> Call:
     """Recalls by coordinates."""
-    keys, args = [INCARNATION_KEY], [b""]
+    shards = _shards_named(request)
+    keys = [INCARNATION_KEY, *(b"ws:" + u32(shard) for shard in shards)]
+    args = [b"", small(len(shards))]
     for shard, conversation_id, seq in request.names:
         keys += (b"wo:" + u32(shard), b"ov:" + conversation_id)
         args.append(conversation_id + u64(seq))
@@ -195,7 +197,18 @@ def encode_overlays(request: ReadOverlays) -> Call:
 
 
 def decode_overlays(request: ReadOverlays, run_id: bytes, raw: Sequence[Any]) -> OverlaysRead:
-    """One a name."""
-    if len(raw) != len(request.names) + 1:
+    """One a name; None where the shard is not known to be whole in the run that answers."""
+    shards = _shards_named(request)
+    if len(raw) != 1 + len(shards) + len(request.names):
         raise MalformedReply(f"ReadOverlays: {len(raw) - 1} answers to {len(request.names)}")
-    return OverlaysRead(op=request.op, recalled=tuple([number(seq) for seq in raw[1:]]))
+    whole = {shard: mark == run_id for shard, mark in zip(shards, raw[1:], strict=False)}
+    recalled = [
+        number(seq) if whole[name[0]] else None
+        for name, seq in zip(request.names, raw[1 + len(shards) :], strict=True)
+    ]
+    return OverlaysRead(op=request.op, recalled=tuple(recalled))
+
+
+def _shards_named(request: ReadOverlays) -> list[int]:
+    """Each once, in the order of the names."""
+    return list(dict.fromkeys([shard for shard, _, _ in request.names]))

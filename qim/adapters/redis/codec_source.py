@@ -17,6 +17,7 @@ from qim.adapters.redis.layout import (
     marker_of,
     number,
     pack_position,
+    run_id_of,
     small,
     u32,
     u64,
@@ -66,6 +67,7 @@ def encode_apply(request: ApplyOutbox) -> Call:
         u64(request.applied_from),
         u64(request.applied_to),
         u64(request.filter_epoch),
+        run_id_of(request.incarnation) if request.whole else b"",
     ]
     for record in request.records:
         conversation_id = record.conversation_id

@@ -1,6 +1,7 @@
 """Joining entries with bodies: cache, hot store, then the dispatch itself, then what retention explains (pipeline.md §3.3).
 
     entries --ReadOverlays--> next entries: those recalled are joined as tombstones, their bodies never looked for
+       |--of a writer shard whose store lost its tail, not yet through OPEN--> the batch ends before it
     next entries --all cached--> joined --> next entries
        |--missing--> ReadBodies --found--> joined
                          |--not hot--> ReadArchiveBodies --found--> joined
@@ -77,6 +78,8 @@ class Pull(Struct):
     looked_in_log: int = -1
     recalled: dict[bytes, None] | None = None
     """Message ids of entries with a recall on them; None: not known yet, and nothing is joined before it is."""
+    judged: int = 0
+    """Entries before this one are judged: nobody knows of a recall on it before its writer shard's OPEN."""
     archive_asked: dict[bytes, None] = {}
     batch: list[PulledEntry] = []
     batch_bytes: int = 0
@@ -114,6 +117,9 @@ class Joining:
         recalled = pull.recalled or {}
         while pull.next_entry < len(pull.entries):
             entry = pull.entries[pull.next_entry]
+            if pull.next_entry == pull.judged:
+                self._orders.give(Count(name="mailbox_recalls_unknown"))
+                return End.MISS
             if entry.message_id in recalled:
                 body: Body | None = recalled_body(entry)
             else:
@@ -237,6 +243,7 @@ class Joining:
                 for entry, recall in zip(pull.entries, marks, strict=True)
                 if recall
             }
+            pull.judged = marks.index(None) if None in marks else len(marks)
             pull.awaited = 0
             self._go_on(pull, ended)
         return ended

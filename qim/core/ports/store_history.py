@@ -111,10 +111,13 @@ class ReadOverlays(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class OverlaysRead(Struct, frozen=True, kw_only=True, gc=False):
-    """One a name: seq of the recall's record, 0 where there is none (or it is still pending)."""
+    """One a name: seq of the recall's record, 0 where there is none (or it is still pending).
+
+    None: nobody knows. The store may have lost its tail, and no OPEN has made the shard whole in this incarnation yet.
+    """
 
     op: int
-    recalled: tuple[int, ...]
+    recalled: tuple[int | None, ...]
 
 
 HistoryStoreRequest = (

@@ -63,7 +63,11 @@ class AppliedRecord(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ApplyOutbox(Struct, frozen=True, kw_only=True, gc=False):
-    """OPEN (d): restore records in [applied_from, applied_to) and move ``applied``, one script. Answers: OutboxApplied."""
+    """OPEN (d): restore records in [applied_from, applied_to) and move ``applied``, one script. Answers: OutboxApplied.
+
+    ``whole``: with it the shard holds all that stands before OPEN's barrier, and is marked so for this incarnation: what
+    is read of it without a fence (ReadOverlays) may be believed from now on, until the store loses its tail.
+    """
 
     op: int
     shard: int
@@ -74,6 +78,7 @@ class ApplyOutbox(Struct, frozen=True, kw_only=True, gc=False):
     applied_to: int
     filter_epoch: int
     records: tuple[AppliedRecord, ...]
+    whole: bool = False
 
 
 class OutboxApplied(Struct, frozen=True, kw_only=True, gc=False):

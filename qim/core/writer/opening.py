@@ -4,7 +4,7 @@ LeaseHeld (a)  --> OpenShard (b) --> ReadEnds --> ReadLease
 ReadEnds       --> the archive restores what the log has not any more (restoring.py) --> ReadLease
 ReadLease      --> barrier (c)          only while no epoch but ours is granted
 barrier        --> RegisterBarrier --> Fetch
-Fetch          --> ApplyOutbox (d) --> Fetch, until the barrier is reached
+Fetch          --> ApplyOutbox (d) --> Fetch, until the barrier is reached: the last one marks the shard as whole
 barrier reached --> ReadPending (e) --> the commit pipeline appends and marks the page --> ReadPending
 nothing pending --> SERVING (f)
 
@@ -187,7 +187,10 @@ class Opening:
         if walk.records:
             self._apply(shard)
         elif walk.applied >= walk.barrier:
-            self._read_page(shard)
+            if walk.whole:
+                self._read_page(shard)
+            else:
+                self._order_apply(shard, walk.applied, ())
         else:
             op = self._orders.next_op()
             request = Fetch(
@@ -274,6 +277,7 @@ class Opening:
             applied_to=to,
             filter_epoch=shard.walk.filter.epoch,
             records=batch,
+            whole=to >= shard.walk.barrier,
         )
         orders.ask(Call.APPLY, shard, request)
 
@@ -281,6 +285,7 @@ class Opening:
         """``applied`` stands where the batch ended."""
         assert isinstance(pending.request, ApplyOutbox)
         shard.walk.applied = pending.request.applied_to
+        shard.walk.whole = pending.request.whole
         self._orders.count("outbox_restored", len(pending.request.records))
         self._advance(shard)
 

@@ -67,12 +67,15 @@ class Walk:
         "restore_after",
         "restore_more",
         "restoring",
+        "whole",
     )
 
     def __init__(self) -> None:
         self.applied = 0
         self.fetched = 0
         self.barrier = -1
+        self.whole = False
+        """The store was told that all before the barrier is in it."""
         self.filter = EffectiveFilter(0)
         self.records: deque[StoredRecord] = deque()
         self.barrier_due = False

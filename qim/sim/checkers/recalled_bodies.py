@@ -1,6 +1,6 @@
 """What was recalled leaves no mailbox any more: whoever pulls after the recall was acked gets no body (pipeline.md §5).
 
-Judged within one incarnation of the message store: one that lost its tail learns of a recall again only from OPEN.
+Also across incarnations of the message store: one that lost its tail has lost recalls, and nothing may leave on its word.
 """
 
 from typing import TYPE_CHECKING
@@ -24,7 +24,6 @@ class RecalledBodies:
     def __init__(self) -> None:
         self._asks: dict[tuple[str, int], int] = {}
         self._acked: dict[bytes, int] = {}
-        self._incarnation = 1
         self._recalls: dict[tuple[bytes, int], bytes] = {}
 
     def attach(self, history: History) -> None:
@@ -44,21 +43,12 @@ class RecalledBodies:
         """An ack, in the order of acks."""
         message = effect.message
         assert isinstance(message, SendDone)
-        self._forget_other_incarnations()
         self._acked.setdefault(message.message_id, len(self._acked))
-
-    def _forget_other_incarnations(self) -> None:
-        incarnation = self.history.incarnation()
-        if incarnation != self._incarnation:
-            self._incarnation = incarnation
-            self._acked.clear()
-            self._asks.clear()
 
     def on_ask(self, host: Host, effect: Send) -> None:
         """How much was acked when it was asked."""
         message = effect.message
         assert isinstance(message, AskPull)
-        self._forget_other_incarnations()
         while len(self._asks) >= ASKS_MAX:
             del self._asks[next(iter(self._asks))]
         self._asks[host.node.name, message.rid] = len(self._acked)
@@ -67,7 +57,6 @@ class RecalledBodies:
         """No body of what was recalled before."""
         answer = effect.message
         assert isinstance(answer, PullAnswer)
-        self._forget_other_incarnations()
         asked = self._asks.get((effect.address, answer.rid))
         if asked is None or not self._recalls:
             return

@@ -166,6 +166,14 @@ class Shard:
         to = max([item.offset + 1 for item in items]) if applied_to is None else applied_to
         return self.ask(message.MarkCommitted, applied_to=to, items=items)
 
+    def told_whole(self) -> "Shard":
+        """OPEN has put everything before its barrier into the store."""
+        fields = {"applied_from": 0, "applied_to": 0, "filter_epoch": self.epoch, "records": ()}
+        assert isinstance(
+            self.ask(message.ApplyOutbox, **fields, whole=True), message.OutboxApplied
+        )
+        return self
+
     def membership(self, conversation_id: bytes = GROUP) -> Any:
         return self.ask(message.ReadMembership, conversation_id=conversation_id)
 

@@ -179,12 +179,12 @@ def test_a_floor_is_never_lowered(store: Store) -> None:
 
 
 def test_a_recall_counts_once_its_record_is_settled(store: Store) -> None:
-    shard = Shard(store)
+    shard = Shard(store).told_whole()
     recall = single(2, overlay=(0, 1))
     shard.reserve(single(1), recall)
     shard.mark(marked(single(1), 1, 10))
 
-    def recalled(*names: tuple[int, bytes, int]) -> tuple[int, ...]:
+    def recalled(*names: tuple[int, bytes, int]) -> tuple[int | None, ...]:
         read = ask(store, ReadOverlays(op=4, names=names))
         assert isinstance(read, OverlaysRead)
         return read.recalled

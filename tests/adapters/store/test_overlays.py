@@ -2,6 +2,7 @@
 
 import pytest
 
+from qim.adapters.redis import codec
 from qim.core.contract.entities import MembershipOp
 from qim.core.ports.store_history import OverlaysRead, ReadOverlays
 from qim.core.ports.store_message import (
@@ -116,7 +117,8 @@ def test_an_intent_restored_from_its_own_record_counts(store: Store) -> None:
 
 
 def test_recalls_by_coordinates_agree_with_history(store: Store) -> None:
-    shard = Shard(store)
+    shard = Shard(store).told_whole()
+    Shard(store, shard=4).told_whole()
     record = single(3, overlay=RECALL)
     shard.reserve(single(1), single(2), record)
     names = ((3, SINGLE, 1), (3, SINGLE, 2), (4, SINGLE, 1), (3, GROUP, 1))
@@ -124,6 +126,30 @@ def test_recalls_by_coordinates_agree_with_history(store: Store) -> None:
     shard.mark(marked(single(1), 1, 0), marked(single(2), 2, 1), marked(record, 3, 2))
     assert ask(store, ReadOverlays(op=1, names=names)).recalled == (3, 0, 3, 0)
     assert page(shard).recalled == (1,)
+
+
+def test_recalls_are_unknown_before_their_shards_open(store: Store) -> None:
+    """A store that lost its tail still answers; only OPEN puts back what it lost."""
+    names = ((3, SINGLE, 1), (4, GROUP, 1))
+    shard = Shard(store)
+    assert ask(store, ReadOverlays(op=1, names=names)).recalled == (None, None)
+    shard.reserve(single(1))
+    shard.mark(marked(single(1), 1, 0))
+    records = (applied(single(2), 2, 1), applied(single(3), 3, 2))
+    part = {"applied_from": 1, "applied_to": 2, "filter_epoch": 1, "records": records[:1]}
+    shard.ask(ApplyOutbox, **part)
+    assert ask(store, ReadOverlays(op=1, names=names)).recalled == (None, None)
+    rest = {"applied_from": 2, "applied_to": 3, "filter_epoch": 1, "records": records[1:]}
+    shard.ask(ApplyOutbox, **rest, whole=True)
+    assert ask(store, ReadOverlays(op=1, names=names)).recalled == (0, None)
+
+
+def test_recalls_are_unknown_again_in_another_run(store: Store) -> None:
+    Shard(store).told_whole()
+    read = ReadOverlays(op=1, names=((3, SINGLE, 1),))
+    assert ask(store, read).recalled == (0,)
+    raw = store.raw(*codec.encode(read))
+    assert codec.decode(read, b"b" * 40, raw) == OverlaysRead(op=1, recalled=(None,))
 
 
 # ---------------------------------------------------------------- the batched read

@@ -143,7 +143,7 @@ class Bench:
         self.applied = 0
         self.bodies: dict[tuple[bytes, int, bytes], bytes] = {}
         self.archive: dict[tuple[bytes, int, bytes], bytes] = {}
-        self.recalls: dict[tuple[bytes, int], int] = {}
+        self.recalls: dict[tuple[bytes, int], int | None] = {}
         self.now = 1_000
         self.epoch = 0
         self.waiting: list[MailboxEffect] = []

@@ -610,6 +610,21 @@ def test_while_nobody_knows_what_is_recalled_nothing_leaves(fault: str) -> None:
     assert len(pull(bench, answer.cursor).entries) == 2
 
 
+def test_a_batch_ends_before_what_no_open_has_restored() -> None:
+    items = [dispatch(n, users=(1,)) for n in range(3)]
+    bench = running(*items)
+    name = (items[1].conversation_id, items[1].conversation_seq)
+    bench.recalls[name] = None
+    answer = pull(bench, cursor(START))
+    assert [entry.message_id for entry in answer.entries] == [items[0].message_id]
+    assert answer.retry_after_ms > 0
+    assert answer.has_more
+    assert pull(bench, answer.cursor).entries == ()
+    bench.recalls[name] = 9
+    rest = pull(bench, answer.cursor).entries
+    assert [entry.tombstone for entry in rest] == [Tombstone.RECALLED, Tombstone.NONE]
+
+
 def test_overlays_of_many_pulls_are_read_together_within_bounds() -> None:
     bench = running(*numbered(3), config=replace(NO_CACHE, overlay_names_max=4))
     for _ in range(3):

@@ -71,6 +71,7 @@ def test_each_step_waits_for_the_one_before() -> None:
         "ReadLease",
         "Append",
         "RegisterBarrier",
+        "ApplyOutbox",
         "ReadPending",
     ]
     assert scene.barriers == [(1, 0)]

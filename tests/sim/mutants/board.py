@@ -51,7 +51,11 @@ def _openings() -> list[Mutant]:
             "replay_skipped_on_restart",
             "pipeline §1.6 (d): ApplyOutbox everything in [applied, b) before serving",
             TWICE | {"ack_coordinates", "version_unknown"} | LOST,
-            rewrite(f"{opening}._advance", ("elif walk.applied >= walk.barrier:", "elif True:")),
+            rewrite(
+                f"{opening}._advance",
+                ("elif walk.applied >= walk.barrier:", "elif True:"),
+                ("if walk.whole:", "if True:"),
+            ),
         ),
     ]
 

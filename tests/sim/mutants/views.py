@@ -260,4 +260,13 @@ def _mailboxes() -> list[Mutant]:
                 ("if recall\n", "if False\n"),
             ),
         ),
+        mutant(
+            "overlays_believed_before_open",
+            "pipeline §0: nothing learnt in one incarnation counts in another, and recalls may be in the lost tail",
+            {"recalled_body"},
+            rewrite(
+                "qim.adapters.redis.codec_history:decode_overlays",
+                ("mark == run_id for", "True for"),
+            ),
+        ),
     ]
