@@ -34,6 +34,7 @@ class Proxy:
         self._target = (host, port)
         self._server: asyncio.Server | None = None
         self._streams: set[_Stream] = set()
+        self._serving: set[asyncio.Task[None]] = set()
         self._refusing = False
         self.delay_ms = 0
         self.flowing = {Direction.THERE: asyncio.Event(), Direction.BACK: asyncio.Event()}
@@ -87,14 +88,17 @@ class Proxy:
         if self._server is not None:
             self._server.close()
             await self._server.wait_closed()
-        while self._streams:
-            await asyncio.sleep(0)
+        await asyncio.gather(*self._serving, return_exceptions=True)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._refusing:
             _abort(writer)
             return
         self.accepted += 1
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
         try:
             far_reader, far_writer = await asyncio.open_connection(*self._target)
         except OSError:
