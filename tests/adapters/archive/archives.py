@@ -1,9 +1,12 @@
-"""The archives the conformance suite runs on, behind one set of verbs: the simulator's and the SQLite one."""
+"""The archives the conformance suite runs on, behind one set of verbs: the simulator's, SQLite's, a real Cassandra's."""
 
 import asyncio
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from qim.adapters.cassandra import CassandraArchive, CassandraSettings
+from qim.adapters.cassandra.schema import TABLES
+from qim.adapters.cassandra.session import open_session
 from qim.adapters.embedded.sqlite_archive import SqliteArchive
 from qim.core.ports.archive import (
     ArchivedConversationsRead,
@@ -31,6 +34,8 @@ class AskedArchive(Protocol):
     """What a test may do with an archive."""
 
     name: str
+    expires_by_itself: bool
+    """Rows leave when their time is up, and ExpireArchive finds nothing to do."""
 
     def ask(self, request: Any) -> Any:
         """The one answer."""
@@ -69,6 +74,7 @@ class SimulatedArchive:
     """The smallest world around qim/sim/archive.py: one process; faults only where a test sets rates."""
 
     name = "simulator"
+    expires_by_itself = False
 
     def __init__(self) -> None:
         self.world = World(1)
@@ -104,15 +110,13 @@ class SimulatedArchive:
     def close(self) -> None: ...
 
 
-class SqliteAsked:
-    """qim/adapters/embedded/sqlite_archive.py over a real file, with an event loop of its own."""
+class _OnLoop:
+    """An adapter with an event loop of its own."""
 
-    name = "sqlite"
+    archive: Any
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
-        self.archive = SqliteArchive(path, self.loop)
 
     def ask(self, request: Any) -> Any:
         async def wait() -> Any:
@@ -124,9 +128,52 @@ class SqliteAsked:
         assert reply.op == request.op
         return reply
 
+
+class SqliteAsked(_OnLoop):
+    """qim/adapters/embedded/sqlite_archive.py over a real file."""
+
+    name = "sqlite"
+    expires_by_itself = False
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+        self.archive = SqliteArchive(path, self.loop)
+
     def reopen(self) -> None:
         self.loop.run_until_complete(self.archive.close())
         self.archive = SqliteArchive(self.path, self.loop)
+
+    def close(self) -> None:
+        self.loop.run_until_complete(self.archive.close())
+        self.loop.run_until_complete(self.loop.shutdown_default_executor())
+        self.loop.close()
+
+
+class CassandraAsked(_OnLoop):
+    """qim/adapters/cassandra/archive.py in a keyspace that stands already; emptied at the beginning."""
+
+    name = "cassandra"
+    expires_by_itself = True
+
+    def __init__(self, settings: CassandraSettings) -> None:
+        super().__init__()
+        self.settings = settings
+        cluster, session = open_session(settings)
+        names = [name for name in TABLES if name != "schema_version"]
+        sent = [session.execute_async(f"TRUNCATE {settings.keyspace}.{name}") for name in names]
+        for one in sent:
+            one.result()
+        cluster.shutdown()
+        self._start()
+
+    def _start(self) -> None:
+        self.archive = CassandraArchive(self.settings, self.loop)
+        self.loop.run_until_complete(self.archive.start())
+
+    def reopen(self) -> None:
+        self.loop.run_until_complete(self.archive.close())
+        self._start()
 
     def close(self) -> None:
         self.loop.run_until_complete(self.archive.close())
@@ -139,6 +186,8 @@ class Asker:
 
     def __init__(self, archive: AskedArchive) -> None:
         self.archive = archive
+        self.examples = 0
+        """Of a property: how many have been tried on this archive."""
         self._op = 0
 
     def _ask(self, kind: Any, **fields: Any) -> Any:

@@ -55,7 +55,7 @@ def message(seq: int, number: int | None = None, **other: Any) -> ArchiveRow:
         "body": b"body %d" % number,
         "custom_type": "",
         "retention_class": 0,
-        "sent_at": WALL,
+        "sent_at": WALL - 24 * 3_600_000,
         "not_after": WALL,
         "trace_id": number,
     } | other

@@ -127,6 +127,7 @@ def test_ids_are_bytes_and_prefixes_are_strangers(asker: Asker) -> None:
     assert [c.conversation_id for c in read.conversations] == sorted(names)
 
 
+@pytest.mark.parametrize("archive", ["simulator", "sqlite"], indirect=True)
 def test_expiry_takes_what_has_run_out_and_never_a_hold(asker: Asker) -> None:
     rows = [message(n, retained_until=WALL + n) for n in range(1, 6)]
     asker.written(*rows, message(6, retained_until=FOREVER), through=7_000)
@@ -237,7 +238,7 @@ def test_versions_and_intervals_of_a_group(asker: Asker, archive: AskedArchive) 
     assert_whole(group_facts(asker))
     asker.expire(FOREVER)
     archive.reopen()
-    assert asker.seqs(GROUP) == []
+    assert archive.expires_by_itself or asker.seqs(GROUP) == []
     assert_whole(group_facts(asker))
 
 
@@ -306,30 +307,29 @@ ROWS = st.lists(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 def test_any_batches_read_as_the_set_of_their_rows(
-    tmp_path_factory: pytest.TempPathFactory, batches: list[Any], low: int, limit: int
+    asker: Asker, batches: list[Any], low: int, limit: int
 ) -> None:
-    from tests.adapters.archive.conftest import ARCHIVES, opened
+    asker.examples += 1
+    model: dict[tuple[bytes, int, bytes], bytes] = {}
 
-    for name in ARCHIVES:
-        archive = opened(name, tmp_path_factory.mktemp("archive"))
-        asker = Asker(archive)
-        model: dict[tuple[bytes, int, bytes], bytes] = {}
-        for batch in batches:
-            rows = [message(seq, number, conversation_id=conv) for conv, seq, number in batch]
-            for row in rows:
-                model[row.conversation_id, row.conversation_seq, row.message_id] = row.stored
-            told = asker.written(*rows)
-            places = {(row.conversation_id, row.conversation_seq) for row in rows}
-            doubled = {p for p in places if len([k for k in model if k[:2] == p]) > 1}
-            assert set(told) == doubled and len(told) == len(doubled)
-        for conv in (CHAT, GROUP):
-            keys = sorted(key for key in model if key[0] == conv and key[1] > low)
-            for newest_first in (False, True):
-                ordered = keys[::-1] if newest_first else keys
-                page = asker.page(conv, low, newest_first=newest_first, limit=limit)
-                assert page.stored == tuple(model[key] for key in ordered[:limit])
-                assert page.more is (len(keys) > limit)
-        archive.close()
+    def named(conversation: bytes) -> bytes:
+        return b"%08d" % asker.examples + conversation[-8:]  # every example has its own
+
+    for batch in batches:
+        rows = [message(seq, number, conversation_id=named(conv)) for conv, seq, number in batch]
+        for row in rows:
+            model[row.conversation_id, row.conversation_seq, row.message_id] = row.stored
+        told = asker.written(*rows)
+        places = {(row.conversation_id, row.conversation_seq) for row in rows}
+        doubled = {p for p in places if len([k for k in model if k[:2] == p]) > 1}
+        assert set(told) == doubled and len(told) == len(doubled)
+    for conv in (named(CHAT), named(GROUP)):
+        keys = sorted(key for key in model if key[0] == conv and key[1] > low)
+        for newest_first in (False, True):
+            ordered = keys[::-1] if newest_first else keys
+            page = asker.page(conv, low, newest_first=newest_first, limit=limit)
+            assert page.stored == tuple(model[key] for key in ordered[:limit])
+            assert page.more is (len(keys) > limit)
 
 
 # ------------------------------------------------------------ only the simulator's faults

@@ -1,0 +1,277 @@
+"""The archive port on a cluster: LOCAL_QUORUM both ways, no transaction, every row harmless when late (pipeline.md §5).
+
+A batch goes out in three steps, each begun when all of the one before is confirmed: rows and facts; greatest seqs; the
+position. So the archive never claims what is not there, whatever becomes of the batch in between.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, assert_never
+
+from cassandra.cluster import EXEC_PROFILE_DEFAULT
+
+from qim.adapters.cassandra import schema
+from qim.adapters.cassandra.failures import not_applied, read_failure
+from qim.adapters.cassandra.in_flight import InFlight, Rows, Statement
+from qim.adapters.cassandra.rows import (
+    U64_MAX,
+    Batch,
+    Prepared,
+    conversation_from,
+    number,
+    prepare,
+    slice_of,
+    u64,
+)
+from qim.adapters.cassandra.session import READING, open_session
+from qim.adapters.cassandra.settings import CassandraSettings
+from qim.core.archived import bucket_of
+from qim.core.ports.archive import (
+    ArchiveBodiesRead,
+    ArchivedConversation,
+    ArchivedConversationsRead,
+    ArchiveExpired,
+    ArchiveRead,
+    ArchiveReply,
+    ArchiveRequest,
+    ArchiveWritten,
+    ExpireArchive,
+    ReadArchive,
+    ReadArchiveBodies,
+    ReadArchivedConversations,
+    WriteArchive,
+)
+from qim.core.ports.completion import Completion, Failed, FailReason, Unknown
+
+Answer = Callable[[ArchiveReply | Completion], None]
+
+ROWS_MAX: Final = 4_096
+"""Rows of one WriteArchive, as in every archive."""
+BUCKETS_AHEAD: Final = 16
+"""Bucket names read at once while a page is filled."""
+
+
+class _NotAll(Exception):
+    """Some statement of a step has no confirmation; ``surely`` where none of them was applied."""
+
+    def __init__(self, surely: FailReason | None) -> None:
+        super().__init__(str(surely))
+        self.surely = surely
+
+
+class CassandraArchive:
+    """``start`` first; then ``submit`` from the event loop, ``answer`` is called on it exactly once; ``close`` at the end."""
+
+    def __init__(self, settings: CassandraSettings, loop: asyncio.AbstractEventLoop) -> None:
+        self._settings = settings
+        self._loop = loop
+        self._cluster: Any = None
+        self._prepared: Prepared | None = None
+        self._reads: InFlight | None = None
+        self._writes: InFlight | None = None
+        self._closed = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.refused = 0
+        """Requests answered OVERLOADED here (metric)."""
+        self.unknown = 0
+        """Writes answered Unknown (metric)."""
+
+    async def start(self) -> None:
+        """Connect, judge the schema, prepare. Raises StartRefused."""
+        await self._loop.run_in_executor(None, self._open)
+
+    def _open(self) -> None:
+        cluster, session = open_session(self._settings)
+        try:
+            schema.check(session, self._settings)
+            prepared = prepare(session, self._settings.keyspace)
+        except BaseException:
+            cluster.shutdown()
+            raise
+        self._cluster, self._prepared = cluster, prepared
+        bound = self._settings.inflight_ops_max
+        self._reads = InFlight(session, self._loop, profile=READING, bound=bound)
+        self._writes = InFlight(session, self._loop, profile=EXEC_PROFILE_DEFAULT, bound=bound)
+
+    async def close(self) -> None:
+        """Answer what was submitted, then disconnect; what has no answer in time is Unknown to nobody: its task ends."""
+        self._closed = True
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=self._settings.close_timeout_ms / 1_000)
+        for task in self._tasks:
+            task.cancel()
+        if self._cluster is not None:
+            await self._loop.run_in_executor(None, self._cluster.shutdown)
+
+    @property
+    def waiting(self) -> int:
+        """Requests submitted and not answered (metric)."""
+        return len(self._tasks)
+
+    def gauges(self) -> Iterator[tuple[str, str, float]]:
+        """Depths and capacities, (name, label, value)."""
+        yield "archive_requests_waiting", "", self.waiting
+        yield "archive_requests_waiting_max", "", self._settings.waiting_requests_max
+        for label, flight in (("read", self._reads), ("write", self._writes)):
+            if flight is not None:
+                yield "archive_statements_inflight", label, flight.count
+                yield "archive_statements_inflight_max", label, flight.bound
+                yield "archive_statements_queued", label, flight.queued
+        yield "archive_requests_refused", "", self.refused
+        yield "archive_writes_unknown", "", self.unknown
+
+    def submit(self, request: ArchiveRequest, answer: Answer) -> None:
+        """See ports/archive.py."""
+        assert self._reads is not None and self._writes is not None, "start() comes first"
+        assert self._prepared is not None
+        if self._closed or len(self._tasks) >= self._settings.waiting_requests_max:
+            self.refused += 1
+            refusal = Failed(op=request.op, why=FailReason.OVERLOADED)
+            self._loop.call_soon(answer, refusal)
+            return
+        work = _Work(self._reads, self._writes, self._prepared)
+        task = self._loop.create_task(self._serve(work, request, answer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, work: "_Work", request: ArchiveRequest, answer: Answer) -> None:
+        reply: ArchiveReply | Completion
+        try:
+            reply = await work.carry_out(request)
+        except _NotAll as error:
+            if error.surely is None:
+                self.unknown += 1
+                reply = Unknown(op=request.op)
+            else:
+                reply = Failed(op=request.op, why=error.surely)
+        except asyncio.CancelledError:
+            answer(Unknown(op=request.op))
+            raise
+        except (
+            Exception
+        ) as error:  # a bad row or a failed read: nothing was sent, or nothing can change
+            reply = Failed(op=request.op, why=read_failure(error))
+        answer(reply)
+
+
+class _Work:
+    """One request carried out."""
+
+    def __init__(self, reads: InFlight, writes: InFlight, prepared: Prepared) -> None:
+        self._reads = reads
+        self._writes = writes
+        self._prepared = prepared
+
+    async def carry_out(self, request: ArchiveRequest) -> ArchiveReply:
+        """The typed reply. Raises _NotAll of a write, the driver's exceptions of a read."""
+        match request:
+            case WriteArchive():
+                return await self._write(request)
+            case ReadArchive():
+                return await self._page(request)
+            case ReadArchiveBodies():
+                return await self._bodies(request)
+            case ReadArchivedConversations():
+                return await self._conversations(request)
+            case ExpireArchive():
+                # Every row was written with its end: the servers remove it, and nobody has to look for it.
+                return ArchiveExpired(op=request.op, removed=0, more=False)
+            case _:
+                assert_never(request)
+
+    async def _write(self, request: WriteArchive) -> ArchiveWritten:
+        assert len(request.rows) <= ROWS_MAX, len(request.rows)
+        batch = Batch(self._prepared, request.partition, request.rows, request.through)
+        await self._confirmed(batch.facts, first=True)
+        places = await self._reads.gather(batch.places)
+        found: list[Rows] = []
+        for rows in places:
+            if isinstance(rows, BaseException):
+                raise _NotAll(None)
+            found.append(rows)
+        await self._confirmed(batch.greatest, first=False)
+        await self._confirmed(batch.position, first=not request.rows)
+        return ArchiveWritten(op=request.op, reused=batch.reused(found))
+
+    async def _confirmed(self, statements: Sequence[Statement], *, first: bool) -> None:
+        """All of them. Raises _NotAll; certain only where ``first`` and no single one may have been applied."""
+        results = await self._writes.gather(statements)
+        failures = [result for result in results if isinstance(result, BaseException)]
+        if not failures:
+            return
+        reasons = [not_applied(failure) for failure in failures]
+        certain = first and len(failures) == len(results) and None not in reasons
+        raise _NotAll(reasons[0] if certain else None)
+
+    async def _read(self, statement: Any, *values: object) -> Rows:
+        return await self._reads.run((statement, values))
+
+    # ------------------------------------------------------------ history
+
+    async def _page(self, request: ReadArchive) -> ArchiveRead:
+        """Bucket by bucket, as many as the page touches."""
+        first, last = max(request.low + 1, 0), min(request.high - 1, U64_MAX)
+        found: list[bytes] = []
+        page = self._prepared.page_down if request.newest_first else self._prepared.page_up
+        low, high = bucket_of(first), bucket_of(last)
+        while first <= last and low <= high and len(found) <= request.limit:
+            buckets = await self._buckets(request, low, high)
+            for bucket in buckets:
+                room = request.limit + 1 - len(found)
+                bounds = (u64(first), u64(last), room)
+                rows = await self._read(page, request.conversation_id, bucket, *bounds)
+                found += [row[0] for row in rows]
+                if len(found) > request.limit:
+                    break
+            if len(buckets) < BUCKETS_AHEAD:
+                break
+            low, high = (low, buckets[-1] - 1) if request.newest_first else (buckets[-1] + 1, high)
+        more = len(found) > request.limit
+        return ArchiveRead(op=request.op, stored=tuple(found[: request.limit]), more=more)
+
+    async def _buckets(self, request: ReadArchive, low: int, high: int) -> list[int]:
+        prepared = self._prepared
+        statement = prepared.buckets_down if request.newest_first else prepared.buckets_up
+        name = request.conversation_id
+        if not name:
+            return []  # no conversation's name, and no key the servers would take
+        return [row[0] for row in await self._read(statement, name, low, high, BUCKETS_AHEAD)]
+
+    async def _bodies(self, request: ReadArchiveBodies) -> ArchiveBodiesRead:
+        body = self._prepared.body
+        reads = [
+            self._read(body, conversation, bucket_of(seq), u64(seq), message)
+            for conversation, seq, message in request.names
+        ]
+        found = await asyncio.gather(*reads)
+        stored = tuple([rows[0][0] if rows else None for rows in found])
+        return ArchiveBodiesRead(op=request.op, stored=stored)
+
+    # ------------------------------------------------------------ facts
+
+    async def _conversations(self, request: ReadArchivedConversations) -> ArchivedConversationsRead:
+        # Before the conversations: a position read after them could vouch for one that came in between.
+        through = await self._read(self._prepared.position_of, request.partition)
+        rows: list[tuple[Any, ...]] = []
+        for part in range(slice_of(request.after), schema.SLICES):
+            room = request.limit + 1 - len(rows)
+            where = (request.partition, part, request.after, room)
+            rows += await self._read(self._prepared.conversations, *where)
+            if len(rows) > request.limit:
+                break
+        found = await asyncio.gather(*[self._conversation(row) for row in rows[: request.limit]])
+        return ArchivedConversationsRead(
+            op=request.op,
+            conversations=tuple(found),
+            more=len(rows) > request.limit,
+            position=number(through[0][0]) if through else 0,
+        )
+
+    async def _conversation(self, row: tuple[Any, ...]) -> ArchivedConversation:
+        prepared, name = self._prepared, row[0]
+        steps, founding, overlays = await asyncio.gather(
+            self._read(prepared.steps_of, name),
+            self._read(prepared.founding_of, name),
+            self._read(prepared.overlays_of, name),
+        )
+        return conversation_from(row, steps, founding, overlays)

@@ -1,0 +1,92 @@
+"""Connecting to the cluster: one driver session, and why it could not be had."""
+
+import ssl
+from typing import Any, Final
+
+from cassandra import ConsistencyLevel
+from cassandra.auth import PlainTextAuthProvider
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable
+from cassandra.io.asyncioreactor import AsyncioConnection
+from cassandra.policies import (
+    DCAwareRoundRobinPolicy,
+    FallthroughRetryPolicy,
+    TokenAwarePolicy,
+)
+from cassandra.query import tuple_factory
+
+from qim.adapters.cassandra.settings import CONSISTENCIES, CassandraSettings, require_strong
+from qim.adapters.start_refused import StartRefused
+
+READING: Final = "reading"
+"""The profile of reads; the default one is for writes."""
+
+
+def consistency(word: str) -> int:
+    """The driver's number of a level."""
+    level: int = getattr(ConsistencyLevel, word)
+    return level
+
+
+def open_session(settings: CassandraSettings) -> tuple[Any, Any]:
+    """(cluster, session), connected; blocks, so never on an event loop. Raises StartRefused.
+
+    The connection class is named, for the driver's own choice is an import that newer Pythons no longer have. Nothing is
+    retried by the driver: what became of a request is told to the caller, who knows that its rows may be written again.
+    """
+    require_strong(settings)
+    policy = TokenAwarePolicy(DCAwareRoundRobinPolicy(local_dc=settings.data_centre))
+    write, read = settings.consistency, CONSISTENCIES[settings.consistency]
+    profiles = {
+        name: ExecutionProfile(
+            load_balancing_policy=policy,
+            retry_policy=FallthroughRetryPolicy(),
+            consistency_level=consistency(word),
+            serial_consistency_level=ConsistencyLevel.LOCAL_SERIAL,
+            request_timeout=settings.request_timeout_ms / 1_000,
+            row_factory=tuple_factory,
+        )
+        for name, word in ((EXEC_PROFILE_DEFAULT, write), (READING, read))
+    }
+    cluster = Cluster(
+        [host for host, _ in settings.hosts],
+        port=settings.hosts[0][1],
+        connection_class=AsyncioConnection,
+        execution_profiles=profiles,
+        auth_provider=(
+            PlainTextAuthProvider(settings.user, settings.password) if settings.user else None
+        ),
+        ssl_context=_tls(settings),
+        connect_timeout=settings.connect_timeout_ms / 1_000,
+        control_connection_timeout=settings.connect_timeout_ms / 1_000,
+        schema_metadata_enabled=False,
+        token_metadata_enabled=True,
+    )
+    try:
+        session = cluster.connect()
+        session.default_fetch_size = None  # every read is bounded by its LIMIT or is wanted whole
+        return cluster, session
+    except NoHostAvailable as error:
+        cluster.shutdown()
+        raise _unreachable(settings, error) from None
+    except Exception:
+        cluster.shutdown()
+        raise
+
+
+def _tls(settings: CassandraSettings) -> ssl.SSLContext | None:
+    if not settings.tls_ca:
+        return None
+    return ssl.create_default_context(cafile=settings.tls_ca)
+
+
+def _unreachable(settings: CassandraSettings, error: NoHostAvailable) -> StartRefused:
+    where = ",".join(f"{host}:{port}" for host, port in settings.hosts)
+    why = "; ".join(f"{host}: {cause}" for host, cause in (error.errors or {}).items())
+    return StartRefused(
+        "archive_unreachable",
+        f"the archive at {where}",
+        got=f"not reachable in data centre {settings.data_centre} ({why or error})",
+        expected="a Cassandra or ScyllaDB node that serves CQL in this data centre",
+        command=f"cqlsh {settings.hosts[0][0]} {settings.hosts[0][1]} -e "
+        "'SELECT data_center FROM system.local' and set QIM_SCYLLA_HOSTS, QIM_SCYLLA_DC to what answers",
+    )

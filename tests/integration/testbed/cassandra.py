@@ -1,0 +1,173 @@
+"""A real Apache Cassandra 5 on loopback: jars by Maven, a configuration of its own, small heap, no JMX port.
+
+QIM_TEST_CASSANDRA=host:port names a cluster somebody already has; then nothing is started. Several nodes of one cluster
+stand on 127.0.0.1, 127.0.0.2, …: native and storage port are the same number on each.
+"""
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from tests.integration.testbed.maven_jars import jars_of
+from tests.integration.testbed.server_process import ServerProcess, free_port
+
+HEAP: Final = "512m"
+START_SECONDS_MAX: Final = 240.0
+"""A cold JVM on a busy machine of two cores."""
+EXPORTS: Final = (
+    "java.base/jdk.internal.misc",
+    "java.base/jdk.internal.ref",
+    "java.base/sun.nio.ch",
+    "java.management.rmi/com.sun.jmx.remote.internal.rmi",
+    "java.rmi/sun.rmi.registry",
+    "java.rmi/sun.rmi.server",
+    "java.rmi/sun.rmi.transport.tcp",
+    "java.sql/java.sql",
+    "jdk.unsupported/sun.misc",
+)
+OPENS: Final = (
+    "java.base/java.io",
+    "java.base/java.lang",
+    "java.base/java.lang.module",
+    "java.base/java.lang.reflect",
+    "java.base/java.net",
+    "java.base/java.nio",
+    "java.base/java.util",
+    "java.base/java.util.concurrent",
+    "java.base/java.util.concurrent.atomic",
+    "java.base/jdk.internal.loader",
+    "java.base/jdk.internal.math",
+    "java.base/jdk.internal.module",
+    "java.base/jdk.internal.ref",
+    "java.base/jdk.internal.reflect",
+    "java.base/jdk.internal.util.jar",
+    "java.base/sun.nio.ch",
+    "jdk.management/com.sun.management.internal",
+)
+QUICK: Final = (
+    "-Dcassandra.ring_delay_ms=1000",
+    "-Dcassandra.skip_wait_for_gossip_to_settle=0",
+    "-Dcassandra.superuser_setup_delay_ms=0",
+    "-Dcassandra.available_processors=2",
+)
+"""One cluster, known to be alone: nothing to wait for."""
+CONFIGURATION: Final = """\
+cluster_name: qim-test
+num_tokens: 1
+initial_token: {token}
+partitioner: org.apache.cassandra.dht.Murmur3Partitioner
+endpoint_snitch: SimpleSnitch
+seed_provider:
+  - class_name: org.apache.cassandra.locator.SimpleSeedProvider
+    parameters:
+      - seeds: "{seed}:{storage_port}"
+listen_address: {host}
+rpc_address: {host}
+storage_port: {storage_port}
+ssl_storage_port: {ssl_port}
+native_transport_port: {port}
+start_native_transport: true
+data_file_directories: [{directory}/data]
+commitlog_directory: {directory}/commitlog
+saved_caches_directory: {directory}/saved_caches
+hints_directory: {directory}/hints
+cdc_raw_directory: {directory}/cdc_raw
+commitlog_sync: periodic
+commitlog_sync_period: 1000ms
+commitlog_segment_size: 8MiB
+disk_failure_policy: die
+commit_failure_policy: die
+auto_snapshot: false
+memtable_heap_space: 64MiB
+memtable_offheap_space: 64MiB
+file_cache_size: 32MiB
+networking_cache_size: 16MiB
+key_cache_size: 4MiB
+counter_cache_size: 1MiB
+concurrent_reads: 8
+concurrent_writes: 8
+auto_bootstrap: false
+"""
+LOGGING: Final = """\
+<configuration>
+  <appender name="OUT" class="ch.qos.logback.core.ConsoleAppender">
+    <encoder><pattern>%d{HH:mm:ss.SSS} %-5level %logger{0} %msg%n</pattern></encoder>
+  </appender>
+  <root level="INFO"><appender-ref ref="OUT"/></root>
+</configuration>
+"""
+
+
+class CassandraNode:
+    """One node; ``of`` nodes share the ring evenly. ``start``, ``stop``, ``kill``, ``pause`` and ``resume`` by pid."""
+
+    def __init__(
+        self, directory: Path, *, port: int, storage_port: int, number: int = 0, of: int = 1
+    ) -> None:
+        self.host = f"127.0.0.{number + 1}"
+        self.port = port
+        self.address = f"{self.host}:{port}"
+        self._directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+        token = -(1 << 63) + (1 << 64) * number // of
+        (directory / "cassandra.yaml").write_text(
+            CONFIGURATION.format(
+                token=token + 1,
+                seed="127.0.0.1",
+                host=self.host,
+                port=port,
+                storage_port=storage_port,
+                ssl_port=free_port(),
+                directory=directory,
+            )
+        )
+        (directory / "logback.xml").write_text(LOGGING)
+        self.process = ServerProcess(
+            f"cassandra-{number}",
+            self._command(jars_of("cassandra")),
+            directory,
+            ready=lambda: serves_cql(self.host, port),
+            seconds_max=START_SECONDS_MAX,
+        )
+
+    def _command(self, jars: Path) -> list[str]:
+        directory = self._directory
+        (agent,) = jars.glob("jamm-*.jar")
+        command = ["java", f"-Xms{HEAP}", f"-Xmx{HEAP}", "-Xss512k", "-XX:+UseSerialGC"]
+        command += ["-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-XX:+ExitOnOutOfMemoryError"]
+        command += ["-Djdk.attach.allowAttachSelf=true", "-Djava.net.preferIPv4Stack=true"]
+        command += [part for name in EXPORTS for part in ("--add-exports", f"{name}=ALL-UNNAMED")]
+        command += [part for name in OPENS for part in ("--add-opens", f"{name}=ALL-UNNAMED")]
+        command += [f"-javaagent:{agent}", f"-Djna.tmpdir={directory}", *QUICK]
+        command += [f"-Dcassandra.config=file://{directory}/cassandra.yaml"]
+        command += [f"-Dcassandra.storagedir={directory}", "-Dcassandra-foreground=yes"]
+        command += [f"-Dlogback.configurationFile={directory}/logback.xml"]
+        return [*command, "-cp", f"{jars}/*", "org.apache.cassandra.service.CassandraDaemon"]
+
+
+@contextmanager
+def contact_point(directory: Path) -> Iterator[str]:
+    """``host:port`` that serves CQL: the given cluster, or one node started here and stopped at the end."""
+    given = os.environ.get("QIM_TEST_CASSANDRA")
+    if given:
+        yield given
+        return
+    node = CassandraNode(directory, port=free_port(), storage_port=free_port())
+    try:
+        node.process.start()
+        yield node.address
+    finally:
+        node.process.kill()
+
+
+def serves_cql(host: str, port: int) -> bool:
+    """It answers an OPTIONS frame of protocol version 4 with SUPPORTED."""
+    try:
+        with socket.create_connection((host, port), timeout=1.0) as probe:
+            probe.sendall(b"\x04\x00\x00\x00\x05\x00\x00\x00\x00")
+            return probe.recv(5)[4:5] == b"\x06"
+    except OSError:
+        return False
