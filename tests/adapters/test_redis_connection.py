@@ -14,6 +14,7 @@ import pytest
 
 from qim.adapters.embedded.data_directory import DataDirectory
 from qim.adapters.embedded.private_valkey import PrivateValkey
+from qim.adapters.redis.address import StoreAddress
 from qim.adapters.redis.blocking import BlockingConnection
 from qim.adapters.redis.connection import ConnectionConfig, RedisConnection
 from qim.adapters.redis.layout import INCARNATION_KEY, Call
@@ -62,7 +63,7 @@ def ask(store: PrivateValkey, *command: bytes) -> object:
 
 
 def made(path: Path, **limits: int) -> RedisConnection:
-    config = ConnectionConfig(unix_path=str(path), **limits)  # type: ignore[arg-type]
+    config = ConnectionConfig(address=StoreAddress(unix_path=str(path)), **limits)  # type: ignore[arg-type]
     return RedisConnection(config, scripts=SCRIPTS, hashes=HASHES)
 
 
@@ -185,7 +186,7 @@ def test_the_first_exchange_tells_run_and_incarnation(store: PrivateValkey) -> N
         async with opened(store.socket_path) as connection:
             assert connection.run_id == store.run_id.encode()
             assert connection.incarnation_key == b"i" * 16
-            assert connection.server_mode == "standalone"
+            assert b"run_id:" + connection.run_id in connection.info_text
 
     asyncio.run(run())
 
@@ -268,12 +269,12 @@ def test_a_server_killed_under_load_answers_reply_lost_and_the_next_run_is_notic
 
         async def run() -> PrivateValkey:
             nonlocal run_id
-            config = ConnectionConfig(unix_path=str(first.socket_path))
+            config = ConnectionConfig(address=StoreAddress(unix_path=str(first.socket_path)))
             connection = RedisConnection(
                 config,
                 scripts=SCRIPTS,
                 hashes=HASHES,
-                on_run_id_changed=lambda run, key: seen.append((run, key)),
+                on_incarnation_changed=lambda run, key: seen.append((run, key)),
             )
             connection.open()
             await connection.ready(READY_MS)
@@ -437,9 +438,9 @@ def test_a_callback_that_raises_is_heard_of(tmp_path: Path) -> None:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda loop, context: heard.append(context["exception"]))
         server = await served(tmp_path / "s", hang_up, run_ids)
-        config = ConnectionConfig(unix_path=str(tmp_path / "s"))
+        config = ConnectionConfig(address=StoreAddress(unix_path=str(tmp_path / "s")))
         connection = RedisConnection(
-            config, scripts=SCRIPTS, hashes=HASHES, on_run_id_changed=broken
+            config, scripts=SCRIPTS, hashes=HASHES, on_incarnation_changed=broken
         )
         connection.open()
         await until(lambda: bool(heard))

