@@ -97,12 +97,16 @@ class Device:
         host, effect = payload
         if host.dead:
             return
-        answer = self._apply[type(effect)](effect)
+        answer = self.take_order(effect)
         if self.heard is not None:
             self.heard(self, effect, answer)
         self.world.at(self.world.now + 1, 0, host.take, answer)
 
     # ------------------------------------------------------------ orders
+
+    def take_order(self, effect: LocalStoreRequest) -> LocalStoreReply:
+        """Carry it out, whole; also the shadow of a real device's store (chaos)."""
+        return self._apply[type(effect)](effect)
 
     def _load(self, effect: LoadLocal) -> LocalLoaded:
         rows = sorted(self.pending.values(), key=lambda row: row.order)
