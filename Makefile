@@ -17,7 +17,7 @@ PYTEST_ARGS ?=
 bin := .venv/bin
 stamp := .venv/.installed
 
-.PHONY: help install run test integration hunt check format sim bench lock clean
+.PHONY: help install run test integration mutants hunt check format sim bench lock clean
 
 help: ## this list
 	@echo "Q-IM: make TARGET"
@@ -51,6 +51,9 @@ test: $(stamp) ## all tests that need nothing installed, kills included (PYTEST_
 
 integration: $(stamp) ## the tests against real Redis, Kafka, Cassandra and etcd, started and stopped by themselves
 	@"$(bin)/python" -m pytest -n "$(WORKERS)" --dist loadgroup --maxschedchunk=1 -m servers $(PYTEST_ARGS)
+
+mutants: $(stamp) ## plant every bug of tests/sim/mutants in turn: each must be found by a right check
+	@"$(bin)/python" -m pytest -n "$(WORKERS)" tests/sim/test_mutants.py --mutants all
 
 hunt: $(stamp) ## Hypothesis with new examples each time, ROUNDS=10 rounds; what fails is kept in .hypothesis
 	@for round in $$(seq "$(ROUNDS)"); do echo "== round $$round of $(ROUNDS)"; \
