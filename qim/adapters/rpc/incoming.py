@@ -46,40 +46,32 @@ class Refusal(Exception):
 
 
 class Incoming(asyncio.Protocol):
-    """One accepted stream, from its first byte (the handshake is behind it)."""
+    """One accepted stream; where there is a handshake, it is behind us when the stream is made."""
 
-    def __init__(self, number: int, peer: str, listener: "Listener", wiring: Wiring) -> None:
+    def __init__(self, number: int, listener: "Listener", wiring: Wiring) -> None:
         self.number = number
         self.source = f"@{number}"
         self.role: ProcessRole | None = None
-        self._peer = peer
+        self._peer = "?"
         self._listener = listener
         self._wiring = wiring
         self._transport: asyncio.Transport | None = None
         self._reader = FrameReader(HELLO_BYTES_MAX)
         self._allowed: frozenset[type] = frozenset()
         self._certificate: bytes | None = None
-        self._early: list[bytes] = []
         self._ending = False
-        self._lost = False
         self._began = self._heard = wiring.loop.time()
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.begin(cast("asyncio.Transport", transport))
-
-    def begin(self, transport: asyncio.Transport) -> None:
-        """The stream can be used; after a handshake bytes may have come before this."""
-        self._transport = transport
+        # uvloop's transports have the interface without the base class.
+        self._transport = cast("asyncio.Transport", transport)
         secured: Any = transport.get_extra_info("ssl_object")
         if secured is not None:
             self._certificate = secured.getpeercert(binary_form=True)
+        name = transport.get_extra_info("peername")
+        self._peer = f"{name[0]}:{name[1]}" if name else "?"
         self._arm(self._wiring.limits.hello_seconds_max)
-        early, self._early = self._early, []
-        for data in early:
-            self.data_received(data)
-        if self._lost:
-            self.connection_lost(None)
 
     def answer(self, framed: bytes, kind: str) -> None:
         """Say something on a connection that has no address; dropped where its reader lags too far."""
@@ -95,9 +87,6 @@ class Incoming(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._ending:
-            return
-        if self._transport is None:
-            self._early.append(bytes(data))
             return
         self._wiring.read_gap.read()
         self._wiring.bytes_in += len(data)
@@ -229,9 +218,6 @@ class Incoming(asyncio.Protocol):
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._lost = True
-        if self._transport is None:
-            return
         self._ending = True
         if self._timer is not None:
             self._timer.cancel()

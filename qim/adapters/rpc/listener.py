@@ -5,6 +5,8 @@ from typing import cast
 
 from qim.adapters.rpc.incoming import Incoming
 from qim.adapters.rpc.wiring import Wiring
+from qim.adapters.tls.faults import handshake_fault
+from qim.adapters.tls.stream import TlsStream
 
 
 class Listener:
@@ -13,16 +15,13 @@ class Listener:
     def __init__(self, wiring: Wiring) -> None:
         self._wiring = wiring
         self._server: asyncio.Server | None = None
-        self._strangers: set[Incoming] = set()
+        self._strangers: dict[Incoming, TlsStream | None] = {}
         self._welcome: dict[int, Incoming] = {}
-        self._doors: set[Door] = set()
         self._next = 0
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
         """Bind; host and port as bound. Raises OSError."""
-        self._server = await self._wiring.loop.create_server(
-            lambda: Door(self, self._wiring), host, port, backlog=256
-        )
+        self._server = await self._wiring.loop.create_server(self._accept, host, port, backlog=256)
         bound = self._server.sockets[0].getsockname()
         return str(bound[0]), int(bound[1])
 
@@ -33,30 +32,45 @@ class Listener:
 
     @property
     def strangers(self) -> int:
-        """Accepted streams that have not said hello yet."""
-        return len(self._strangers) + len(self._doors)
+        """Accepted streams that have not said hello yet, in their handshakes or behind them."""
+        return len(self._strangers)
 
-    def incoming(self, peer: str) -> Incoming:
+    def _accept(self) -> asyncio.Protocol:
         """The protocol of a new stream."""
+        wiring = self._wiring
+        limits = wiring.limits
+        if self.strangers >= limits.strangers_max or self.accepted >= limits.accepted_max:
+            wiring.reporting.count("rpc_refused", 1, "too_many")
+            wiring.reporting.log("warning", "refused", {"code": "too_many"})
+            return Turned()
         self._next += 1
-        return Incoming(self._next, peer, self, self._wiring)
+        stream = Incoming(self._next, self, wiring)
+        if wiring.security is None:
+            self._strangers[stream] = None
+            return stream
 
-    def room(self, peer: str) -> bool:
-        """May one more stream stay?"""
-        limits = self._wiring.limits
-        if self.strangers < limits.strangers_max and len(self._welcome) < limits.accepted_max:
-            return True
-        self._wiring.reporting.count("rpc_refused", 1, "too_many")
-        self._wiring.reporting.log("warning", "refused", {"peer": peer, "code": "too_many"})
-        return False
+        secured = TlsStream(
+            wiring.security.server_context(),
+            stream,
+            lambda error: self._faulted(stream, error),
+            server_side=True,
+            handshake_seconds=limits.hello_seconds_max,
+        )
+        self._strangers[stream] = secured
+        return secured
 
-    def entered(self, stream: Incoming) -> None:
-        """A stream whose HELLO is awaited."""
-        self._strangers.add(stream)
+    def _faulted(self, stream: Incoming, error: BaseException) -> None:
+        secured = self._strangers.pop(stream, None)
+        name = None if secured is None else secured.get_extra_info("peername")
+        code, why = handshake_fault(error)
+        peer = f"{name[0]}:{name[1]}" if name else "?"
+        told: dict[str, object] = {"peer": peer, "code": code, "why": why}
+        self._wiring.reporting.count("rpc_refused", 1, code)
+        self._wiring.reporting.log("warning", "handshake refused", told)
 
     def welcomed(self, stream: Incoming) -> None:
         """It said who it is."""
-        self._strangers.discard(stream)
+        self._strangers.pop(stream, None)
         self._welcome[stream.number] = stream
         if not stream.source.startswith("@"):
             assert stream.role is not None
@@ -64,7 +78,7 @@ class Listener:
 
     def closed(self, stream: Incoming) -> None:
         """It is gone."""
-        self._strangers.discard(stream)
+        self._strangers.pop(stream, None)
         self._welcome.pop(stream.number, None)
 
     def at(self, source: str) -> Incoming | None:
@@ -73,14 +87,6 @@ class Listener:
         stream = self._welcome.get(int(number)) if number.isascii() and number.isdigit() else None
         return stream if stream is not None and stream.source == source else None
 
-    def knocked(self, door: "Door") -> None:
-        """A handshake began."""
-        self._doors.add(door)
-
-    def left(self, door: "Door") -> None:
-        """A handshake ended."""
-        self._doors.discard(door)
-
     def stop_accepting(self) -> None:
         """Close the listening socket; what is open goes on."""
         if self._server is not None:
@@ -88,33 +94,14 @@ class Listener:
 
     def abort_all(self) -> None:
         """Cut everything that is open."""
-        for door in list(self._doors):
-            door.abort()
-        for stream in [*self._strangers, *self._welcome.values()]:
+        for stream, secured in list(self._strangers.items()):
+            (stream if secured is None else secured).abort()
+        for stream in list(self._welcome.values()):
             stream.abort()
 
 
-class Door(asyncio.Protocol):
-    """A stream just accepted: a plain one is greeted at once, any other after its handshake."""
-
-    def __init__(self, listener: Listener, wiring: Wiring) -> None:
-        self._listener = listener
-        self._wiring = wiring
-        self._transport: asyncio.Transport | None = None
+class Turned(asyncio.Protocol):
+    """A stream there is no room for."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
-        name = transport.get_extra_info("peername")
-        peer = f"{name[0]}:{name[1]}" if name else "?"
-        if not self._listener.room(peer):
-            self._transport.abort()
-            return
-        stream = self._listener.incoming(peer)
-        self._listener.entered(stream)
-        self._transport.set_protocol(stream)
-        stream.begin(self._transport)
-
-    def abort(self) -> None:
-        """Give up the handshake."""
-        if self._transport is not None:
-            self._transport.abort()
+        cast("asyncio.Transport", transport).abort()

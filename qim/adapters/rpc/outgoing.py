@@ -28,6 +28,8 @@ from qim.adapters.rpc.frames import (
 )
 from qim.adapters.rpc.roles import ProcessRole
 from qim.adapters.rpc.wiring import Wiring
+from qim.adapters.tls.faults import handshake_fault
+from qim.adapters.tls.stream import TlsStream
 
 
 class State(StrEnum):
@@ -44,8 +46,12 @@ Queued = tuple[float, bytes, str]
 """When it was offered, the frame, the message type."""
 
 
-class PeerRefused(OSError):
-    """The peer said SORRY or something else than WELCOME."""
+class PeerRefused(Exception):
+    """The peer said SORRY, or WELCOME as somebody else."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
 
 
 class Outgoing:
@@ -117,10 +123,16 @@ class Outgoing:
     async def _dialled(self) -> None:
         link = Link(self)
         try:
-            async with asyncio.timeout(self._wiring.limits.dial_seconds_max):
-                await connect(link, self.address, self.role, self._wiring)
-                await link.welcomed
-        except (OSError, TimeoutError, HostileBytes, ValueError, OverflowError) as error:
+            try:
+                async with asyncio.timeout(self._wiring.limits.dial_seconds_max):
+                    await connect(link, self.address, self.role, self._wiring)
+                    await link.welcomed
+            except TimeoutError as error:
+                if error.errno:
+                    raise
+                seconds = self._wiring.limits.dial_seconds_max
+                raise TimeoutError(f"no WELCOME within {seconds:g} s") from None
+        except (OSError, PeerRefused, HostileBytes, ValueError, OverflowError) as error:
             link.abort()
             self._not_reached(error)
             return
@@ -146,15 +158,15 @@ class Outgoing:
         self._dialling = None
         self._link = None
         self._failed += 1
-        security = self._wiring.security
-        why = str(error) or type(error).__name__
-        if isinstance(error, TimeoutError) and not error.errno:
-            why = f"no welcome within {self._wiring.limits.dial_seconds_max:g} s"
-        elif security is not None and not isinstance(error, PeerRefused):
-            why = security.reason(error)
-        self._wiring.reporting.count("rpc_dials_failed", 1, self.role)
+        if isinstance(error, PeerRefused):
+            code, why = error.code, str(error)
+        elif isinstance(error, HostileBytes):
+            code, why = error.code, error.detail
+        else:
+            code, why = handshake_fault(error)
+        self._wiring.reporting.count("rpc_dials_failed", 1, code)
         if self._failed == 1:
-            self._tell("warning", "not reached", {"why": why})
+            self._tell("warning", "not reached", {"code": code, "why": why})
         self._again()
 
     def _again(self) -> None:
@@ -263,6 +275,7 @@ class Link(asyncio.Protocol):
         self.welcomed: asyncio.Future[None] = wiring.loop.create_future()
         self._peer = peer
         self._wiring = wiring
+        self.secured: TlsStream | None = None
         self._transport: asyncio.Transport | None = None
         self._reader = FrameReader(HELLO_BYTES_MAX)
         self._why = ""
@@ -328,9 +341,11 @@ class Link(asyncio.Protocol):
             case Control.WELCOME if not self.welcomed.done():
                 welcome = read_hello(payload)
                 if welcome.version != RPC_VERSION:
-                    self._fail(PeerRefused(f"it speaks version {welcome.version} of qim-rpc"))
+                    self._fail(PeerRefused("version", f"it speaks version {welcome.version}"))
                 elif welcome.role != self._peer.role.value:
-                    self._fail(PeerRefused(f"it is a {welcome.role}, not a {self._peer.role}"))
+                    self._fail(
+                        PeerRefused("role", f"it is a {welcome.role}, not a {self._peer.role}")
+                    )
                 else:
                     self.welcomed.set_result(None)
             case Control.PONG:
@@ -338,7 +353,7 @@ class Link(asyncio.Protocol):
                 self._wiring.reporting.observe("rpc_ping_seconds", took, self._peer.role)
             case Control.SORRY:
                 sorry = read_sorry(payload)
-                self._fail(PeerRefused(f"refused by the peer: {sorry.reason} [{sorry.code}]"))
+                self._fail(PeerRefused(sorry.code, f"the peer refuses: {sorry.reason}"))
             case _:
                 raise HostileBytes("unexpected", f"a dialled peer said {payload[:2].hex()}")
 
@@ -358,10 +373,15 @@ class Link(asyncio.Protocol):
             self._transport.close()
 
     def abort(self) -> None:
-        """End now."""
+        """End now, in the middle of a handshake too."""
         self._stop(ConnectionAbortedError("cut here"))
-        if self._transport is not None:
-            self._transport.abort()
+        stream = self._transport or self.secured
+        if stream is not None:
+            stream.abort()
+
+    def faulted(self, error: BaseException) -> None:
+        """The handshake failed; there was never a stream."""
+        self._stop(error)
 
     def _fail(self, error: Exception) -> None:
         self._why = str(error)
@@ -370,7 +390,7 @@ class Link(asyncio.Protocol):
             self._transport.abort()
         self._peer.lost(self, self._why)
 
-    def _stop(self, error: Exception) -> None:
+    def _stop(self, error: BaseException) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -396,7 +416,22 @@ class Link(asyncio.Protocol):
             self._transport.write(clock_frame(Control.PING, int(now * 1e9)))
 
 
-async def connect(link: asyncio.Protocol, address: str, role: ProcessRole, wiring: Wiring) -> None:
-    """A stream to ``address``. Raises OSError, ValueError (no address)."""
+async def connect(link: Link, address: str, role: ProcessRole, wiring: Wiring) -> None:
+    """A stream to ``address``; its handshake, where there is one, is part of ``link.welcomed``. Raises OSError, ValueError."""
     host, _, port = address.rpartition(":")
-    await wiring.loop.create_connection(lambda: link, host.strip("[]"), int(port))
+    security = wiring.security
+
+    def protocol() -> asyncio.Protocol:
+        if security is None:
+            return link
+        link.secured = TlsStream(
+            security.client_context(),
+            link,
+            link.faulted,
+            server_side=False,
+            handshake_seconds=wiring.limits.dial_seconds_max,
+            server_name=security.server_name(role),
+        )
+        return link.secured
+
+    await wiring.loop.create_connection(protocol, host.strip("[]"), int(port))

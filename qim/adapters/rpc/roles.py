@@ -100,6 +100,11 @@ def dialled_by(role: ProcessRole) -> tuple[ProcessRole, ...]:
     return tuple(sorted(found))
 
 
+def callers_of(role: ProcessRole) -> tuple[ProcessRole, ...]:
+    """Roles that have something to say to a process of ``role``, in the order of their names."""
+    return tuple(sorted({sender for sender, to in _MAY_SAY if to is role}))
+
+
 def addressee(kind: type) -> ProcessRole | None:
     """The role a message of this type is for; None where its asker decides (an answer)."""
     return _ASKED.get(kind)

@@ -52,8 +52,6 @@ class RpcSecurity(Protocol):
 
     def roles_of(self, certificate: bytes) -> frozenset[ProcessRole]: ...
 
-    def reason(self, error: BaseException) -> str: ...
-
 
 class Wiring:
     """One a process."""
