@@ -218,7 +218,9 @@ async def lag(server: Server, args: argparse.Namespace) -> dict[str, Any]:
     samples: list[float] = []
     while (elapsed := time.perf_counter() - begun) < args.seconds:
         told = await asyncio.to_thread(server.metrics)
-        samples.append(told.get('qim_session_lag_records{label=""}', 0.0))
+        samples.append(
+            sum(told[name] for name in told if name.startswith("qim_session_lag_records"))
+        )
         await asyncio.sleep(SAMPLE_SECONDS)
     rate = (load.meter.acked - acked) / elapsed
     await load.close_windows()

@@ -210,6 +210,22 @@ class LeaseKeeper:
             isinstance(sent, _ReleaseSent) for sent in self.pending.values()
         )
 
+    def gauges(self, now: Ms) -> list[Gauge]:
+        """Leases wished for, held, and when the first of each role ends, by a driver that is asked for them."""
+        out: list[Gauge] = []
+        by_role: dict[Role, list[Lease]] = {}
+        for lease in self.leases.values():
+            by_role.setdefault(lease.resource.role, []).append(lease)
+        for role, leases in by_role.items():
+            held = [lease for lease in leases if lease.state is LeaseState.HELD]
+            wished = sum(lease.wished for lease in leases)
+            out.append(Gauge(name="leases_wished", value=wished, label=role))
+            out.append(Gauge(name="leases_held", value=len(held), label=role))
+            if held:
+                left = max(0, min(lease.valid_until for lease in held) - now)
+                out.append(Gauge(name="lease_valid_ms", value=left, label=role))
+        return out
+
     def holds(self, resource: Resource, epoch: int, now: Ms) -> bool:
         """The driver's check as it hands an effect to I/O: held under exactly this epoch and still valid."""
         lease = self.leases.get(resource)

@@ -1,112 +1,43 @@
-"""Counters, gauges, structured log lines and health of one process (contract.md, invariants; seed 002, observability).
+"""Counters, gauges, histograms and health of one process (contract.md, invariants; seed 002, observability).
 
 Metrics say how the system is, the log says what one message went through (grep its trace_id), and the five invariants
-say whether to stop: a non-zero one turns /healthz and /readyz to 503 for good, /livez stays green.
+say whether to stop: a non-zero one turns /healthz and /readyz to 503 for good, /livez stays green. What each metric
+means stands in metrics.py, once.
 """
 
+import asyncio
 import json
-import os
 import time
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from queue import SimpleQueue
-from threading import Thread
+from threading import Event
 from typing import Final
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
 from qim.core.contract.invariants import Invariant
+from qim.services.histogram import Histogram
+from qim.services.log_sink import LogSink
+from qim.services.metrics_table import label_of, meaning_of
 
-LOG_BUFFER_BYTES_MAX: Final = 1 << 20
-LOG_FLUSH_SECONDS: Final = 0.05
-LOG_CLOSE_SECONDS: Final = 2.0
+__all__ = ("LogSink", "ProcessObserver")
+
 VIOLATIONS_KEPT_MAX: Final = 1_000
+SAMPLE_SECONDS_MAX: Final = 0.5
+"""A scrape waits so long for the event loop; a loop that is stuck must not hide the counters."""
+STAGE_SECONDS: Final = "stage_seconds"
 _INVARIANTS: Final = frozenset(name.value for name in Invariant)
 
-
-class LogSink:
-    """Lines gathered and handed to a writing thread every 50 ms: logging must not cost more than the work it tells of.
-
-    The thread is there because a pipe whose reader lags would block the event loop. Bounded: what is gathered and not
-    yet written never exceeds ``LOG_BUFFER_BYTES_MAX`` by more than a line; beyond it lines are dropped and counted.
-    """
-
-    def __init__(self, loop: AbstractEventLoop, descriptor: int, *, as_json: bool) -> None:
-        self._loop = loop
-        self._descriptor = descriptor
-        self.as_json = as_json
-        self._lines: list[str] = []
-        self._bytes = 0
-        self._armed = False
-        self._dropped = 0
-        self._handed = 0
-        self._done = 0
-        """Bytes the thread has dealt with; only the thread changes it, as only the loop changes ``_handed``."""
-        self._lost = 0
-        self._chunks: SimpleQueue[tuple[int, bytes] | None] = SimpleQueue()
-        self._thread: Thread | None = None
-
-    @property
-    def dropped(self) -> int:
-        """Lines that nobody will read (metric)."""
-        return self._dropped + self._lost
-
-    def line(self, level: str, service: str, text: str, fields: dict[str, object]) -> None:
-        """One event; values must already be redacted (contract/redact.py)."""
-        stamp = datetime.now(UTC).isoformat(timespec="milliseconds")
-        if self.as_json:
-            record = {"time": stamp, "level": level, "service": service, "event": text, **fields}
-            line = json.dumps(record, default=str)
-        else:
-            told = " ".join(f"{key}={value}" for key, value in fields.items())
-            line = f"{stamp} {level:5} {service}: {text} {told}"
-        self.raw(line)
-
-    def raw(self, line: str) -> None:
-        """A line already formatted (the hot path of stages); line breaks in it would forge other lines."""
-        if self._bytes + self._handed - self._done > LOG_BUFFER_BYTES_MAX:
-            self._dropped += 1
-            return
-        if "\n" in line or "\r" in line:
-            line = line.replace("\r", "\\r").replace("\n", "\\n")
-        self._lines.append(line)
-        self._bytes += len(line) + 1
-        if not self._armed:
-            self._armed = True
-            self._loop.call_later(LOG_FLUSH_SECONDS, self.flush)
-
-    def flush(self) -> None:
-        """Hand over what has gathered; it is written soon."""
-        self._armed = False
-        lines, self._lines, self._bytes = self._lines, [], 0
-        if not lines:
-            return
-        if self._thread is None:
-            self._thread = Thread(target=self._write_all, name="qim-log-sink", daemon=True)
-            self._thread.start()
-        data = ("\n".join(lines) + "\n").encode("utf-8", "backslashreplace")
-        self._handed += len(data)
-        self._chunks.put((len(lines), data))
-
-    def close(self) -> None:
-        """Write what has gathered, waiting at most ``LOG_CLOSE_SECONDS`` for a reader that lags."""
-        self.flush()
-        if self._thread is not None:
-            self._chunks.put(None)
-            self._thread.join(LOG_CLOSE_SECONDS)
-
-    def _write_all(self) -> None:
-        while (chunk := self._chunks.get()) is not None:
-            lines, data = chunk
-            size = len(data)
-            try:
-                while data:
-                    data = data[os.write(self._descriptor, data) :]
-            except OSError:
-                self._lost += lines
-            self._done += size
+Sample = tuple[str, str, float]
+"""Name of a gauge, its label, its value."""
+Sampler = Callable[[], Iterable[Sample]]
 
 
 class ProcessObserver(Collector):
@@ -120,27 +51,54 @@ class ProcessObserver(Collector):
         self._as_json = sink.as_json
         self._stages = stages
         self._counts: dict[tuple[str, str], int] = {(name.value, ""): 0 for name in Invariant}
-        self._gauges: dict[tuple[str, str], int] = {}
-        self._samplers: list[Callable[[], Iterable[tuple[str, str, float]]]] = []
+        self._gauges: dict[tuple[str, str], float] = {}
+        self._histograms: dict[tuple[str, str], Histogram] = {}
+        self._samplers: list[Sampler] = []
+        self._sampled: list[Sample] = []
+        self._loop: AbstractEventLoop | None = None
         self.violations: list[tuple[str, str]] = []
         self._heads: dict[tuple[str, str], str] = {}
         """The unvarying middle of a stage's line; as many as the code has stages."""
         self._stamped_ms = 0
         self._stamp = ""
 
-    def sample(self, sampler: Callable[[], Iterable[tuple[str, str, float]]]) -> None:
-        """Register gauges read at scrape time: (name, label, value)."""
+    # ------------------------------------------------------------ what is told
+
+    def sample(self, sampler: Sampler, loop: AbstractEventLoop | None = None) -> None:
+        """Register gauges read at scrape time: (name, label, value).
+
+        With ``loop`` all samplers run there from now on: they walk what its machines change.
+        """
         self._samplers.append(sampler)
+        self._loop = loop or self._loop
 
     def count(self, name: str, value: int, label: str) -> None:
+        """Add to a counter."""
         key = (name, label)
         self._counts[key] = self._counts.get(key, 0) + value
 
-    def gauge(self, name: str, value: int, label: str) -> None:
+    def gauge(self, name: str, value: float, label: str) -> None:
+        """Set a gauge that nobody can be asked for."""
         self._gauges[name, label] = value
 
-    def stage(self, machine: str, trace_id: int, stage: str, detail: str) -> None:
+    def observe(self, name: str, seconds: float, label: str) -> None:
+        """Add a duration to histogram ``name`` (it ends in _seconds)."""
+        self.timer(name, label)(seconds)
+
+    def timer(self, name: str, label: str) -> Callable[[float], None]:
+        """The same for a hot path: looked up once, called with seconds."""
+        histogram = self._histograms.get((name, label))
+        if histogram is None:
+            assert name.endswith("_seconds"), name
+            histogram = self._histograms[name, label] = Histogram()
+        return histogram.add
+
+    def stage(self, machine: str, trace_id: int, stage: str, detail: str, sent_at: int) -> None:
+        """A message got somewhere: counted, timed from the record's own sent_at, and one line where lines are wanted."""
         self.count("stage", 1, stage)
+        now = time.time_ns() // 1_000_000
+        if sent_at:
+            self.timer(STAGE_SECONDS, stage)((now - sent_at) / 1000)
         if not self._stages:
             return
         if not self._as_json:
@@ -150,7 +108,6 @@ class ProcessObserver(Collector):
         head = self._heads.get((machine, stage))
         if head is None:
             head = self._heads[machine, stage] = _json_head(machine, stage)
-        now = time.time_ns() // 1_000_000
         if now != self._stamped_ms:
             self._stamped_ms, self._stamp = now, _stamp(now)
         told = json.dumps(detail) if detail else '""'
@@ -159,6 +116,7 @@ class ProcessObserver(Collector):
         )
 
     def violation(self, machine: str, check: str, detail: str) -> None:
+        """Counted, kept as evidence, and unhealthy for good."""
         if len(self.violations) < VIOLATIONS_KEPT_MAX:
             self.violations.append((check, detail))
         known = check in _INVARIANTS
@@ -166,6 +124,7 @@ class ProcessObserver(Collector):
         self._sink.line("error", machine, "violation", {"check": check, "detail": detail})
 
     def died(self, machine: str, error: BaseException) -> None:
+        """A machine's state can't be trusted any more: written before anybody hears of it."""
         self._sink.line("fatal", machine, "machine died", {"error": repr(error)})
         self._sink.flush()
         self._on_death(machine, error)
@@ -175,30 +134,90 @@ class ProcessObserver(Collector):
         """False once any invariant is non-zero or any violation was seen."""
         return not self.violations
 
+    # ------------------------------------------------------------ what is asked
+
     def collect(self) -> Iterable[Metric]:
-        """Prometheus text: qim_<name>_total and qim_<name>."""
-        counters: dict[str, CounterMetricFamily] = {}
+        """Prometheus text: qim_<name>_total, qim_<name>, qim_<name>_seconds_bucket; from any thread."""
+        yield from self._counters()
+        yield from self._gauge_families(self._samples())
+        yield from self._histogram_families()
+
+    def _samples(self) -> list[Sample]:
+        """Fresh ones; the last ones where the event loop doesn't come to it in time."""
+        loop = self._loop
+        fresh = True
+        if loop is None or _running_here(loop):
+            self._take_samples()
+        else:
+            done = Event()
+            try:
+                loop.call_soon_threadsafe(self._take_samples, done)
+                fresh = done.wait(SAMPLE_SECONDS_MAX)
+            except RuntimeError:  # the loop is closed: what was last is all there will be
+                fresh = False
+        samples = [*self._sampled]
+        samples += [(name, label, value) for (name, label), value in dict(self._gauges).items()]
+        samples.append(("samples_stale", "", 0.0 if fresh else 1.0))
+        samples.append(("log_lines_dropped", "", self._sink.dropped))
+        return samples
+
+    def _take_samples(self, done: Event | None = None) -> None:
+        try:
+            self._sampled = [one for sampler in self._samplers for one in sampler()]
+        finally:
+            if done is not None:
+                done.set()
+
+    def _counters(self) -> Iterable[Metric]:
+        families: dict[str, CounterMetricFamily] = {}
         for (name, label), value in sorted(dict(self._counts).items()):
             short = name.removesuffix("_total").removesuffix("_count")
-            family = counters.setdefault(
-                short, CounterMetricFamily(f"qim_{short}", name, labels=["label"])
+            family = families.get(short)
+            if family is None:
+                family = families[short] = CounterMetricFamily(
+                    f"qim_{short}", meaning_of(short), labels=label_of(short)
+                )
+            family.add_metric([label] if label_of(short) else [], value)
+        return families.values()
+
+    def _gauge_families(self, samples: list[Sample]) -> Iterable[Metric]:
+        families: dict[str, GaugeMetricFamily] = {}
+        # By name and label: where two told the same, the last has it.
+        told = {one[:2]: one[2] for one in (_in_base_units(*one) for one in samples)}
+        for (name, label), measured in sorted(told.items()):
+            family = families.get(name)
+            if family is None:
+                family = families[name] = GaugeMetricFamily(
+                    f"qim_{name}", meaning_of(name), labels=label_of(name)
+                )
+            family.add_metric([label] if label_of(name) else [], measured)
+        return families.values()
+
+    def _histogram_families(self) -> Iterable[Metric]:
+        families: dict[str, HistogramMetricFamily] = {}
+        for (name, label), histogram in sorted(
+            dict(self._histograms).items(), key=lambda one: one[0]
+        ):
+            family = families.get(name)
+            if family is None:
+                family = families[name] = HistogramMetricFamily(
+                    f"qim_{name}", meaning_of(name), labels=label_of(name)
+                )
+            family.add_metric(
+                [label] if label_of(name) else [], histogram.buckets(), histogram.total_seconds
             )
-            family.add_metric([label], value)
-        yield from counters.values()
-        gauges: dict[str, GaugeMetricFamily] = {}
-        sampled = [one for sampler in self._samplers for one in sampler()]
-        sampled += [(name, label, value) for (name, label), value in dict(self._gauges).items()]
-        sampled.append(("log_lines_dropped", "", self._sink.dropped))
-        sampled = [_in_base_units(*one) for one in sampled]
-        for name, label, measured in sorted(sampled):
-            gauge = gauges.setdefault(
-                name, GaugeMetricFamily(f"qim_{name}", name, labels=["label"])
-            )
-            gauge.add_metric([label], measured)
-        yield from gauges.values()
+        return families.values()
 
 
-def _in_base_units(name: str, label: str, value: float) -> tuple[str, str, float]:
+def _running_here(loop: AbstractEventLoop) -> bool:
+    """This is the loop's own thread: waiting for it would be waiting for ourselves."""
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return not loop.is_running()
+
+
+def _in_base_units(name: str, label: str, value: float) -> Sample:
     """Machines count whole milliseconds, metrics are in seconds (contract.md, the five invariants)."""
     if name.endswith("_ms"):
         return f"{name.removesuffix('_ms')}_seconds", label, value / 1000

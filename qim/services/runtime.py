@@ -7,10 +7,11 @@ no event makes a task, a future or a queue item. Every effect with an ``op`` is 
 
 import time
 from asyncio import AbstractEventLoop, TimerHandle
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from time import perf_counter
 from typing import Any, Final, Protocol
 
-from qim.core.ports.observe import Count, Gauge, StageReached, Violation
+from qim.core.ports.observe import Count, Gauge, Measured, StageReached, Violation
 
 INBOX_EVENTS_MAX: Final = 100_000
 """A machine bounds its own work; an inbox this long is a bug that must be seen, not memory that grows."""
@@ -34,7 +35,15 @@ class Observer(Protocol):
 
     def gauge(self, name: str, value: int, label: str) -> None: ...
 
-    def stage(self, machine: str, trace_id: int, stage: str, detail: str) -> None: ...
+    def observe(self, name: str, seconds: float, label: str) -> None: ...
+
+    def timer(self, name: str, label: str) -> Callable[[float], None]: ...
+
+    def sample(
+        self, sampler: Callable[[], Iterable[tuple[str, str, float]]], loop: AbstractEventLoop
+    ) -> None: ...
+
+    def stage(self, machine: str, trace_id: int, stage: str, detail: str, sent_at: int) -> None: ...
 
     def violation(self, machine: str, check: str, detail: str) -> None: ...
 
@@ -64,9 +73,12 @@ class Hosted:
         "_loop",
         "_observer",
         "_scheduled",
+        "_scheduled_at",
+        "_stepped",
         "_stopped",
         "_timer",
         "_timer_at",
+        "_waited",
         "inbox",
         "machine",
         "name",
@@ -88,6 +100,9 @@ class Hosted:
         self._loop = loop
         self._observer = observer
         self._scheduled = False
+        self._scheduled_at = 0.0
+        self._waited = observer.timer("inbox_wait_seconds", name)
+        self._stepped = observer.timer("step_seconds", name)
         self._stopped = False
         self._timer: TimerHandle | None = None
         self._timer_at: int | None = None
@@ -96,8 +111,7 @@ class Hosted:
         """Hand a fact to the machine, in order; from the event loop only."""
         self.inbox.append(event)
         if not self._scheduled and not self._stopped:
-            self._scheduled = True
-            self._loop.call_soon(self._run)
+            self._schedule()
 
     def stop(self) -> None:
         """Never step again; what is in the inbox is dropped, as in a crash."""
@@ -105,10 +119,17 @@ class Hosted:
         if self._timer is not None:
             self._timer.cancel()
 
+    def _schedule(self) -> None:
+        self._scheduled = True
+        self._scheduled_at = perf_counter()
+        self._loop.call_soon(self._run)
+
     def _run(self) -> None:
         self._scheduled = False
         if self._stopped:
             return
+        began = perf_counter()
+        self._waited(began - self._scheduled_at)
         try:
             events = self._drain()
             effects = self.machine.step(monotonic_ms(), events)
@@ -116,6 +137,7 @@ class Hosted:
             for effect in effects:
                 routes[type(effect)](effect, self)
             self._arm()
+            self._stepped(perf_counter() - began)
         except Exception as error:
             # Our own bug: the machine's state can't be trusted any more, the process dies (architecture.md).
             self.stop()
@@ -128,8 +150,7 @@ class Hosted:
             return events
         assert len(events) <= INBOX_EVENTS_MAX, f"{self.name}: {len(events)} events wait"
         self.inbox = events[STEP_EVENTS_MAX:]
-        self._scheduled = True
-        self._loop.call_soon(self._run)
+        self._schedule()
         return events[:STEP_EVENTS_MAX]
 
     def _arm(self) -> None:
@@ -148,8 +169,7 @@ class Hosted:
         self._timer = None
         self._timer_at = None
         if not self._scheduled and not self._stopped:
-            self._scheduled = True
-            self._loop.call_soon(self._run)
+            self._schedule()
 
 
 class Runtime:
@@ -159,6 +179,7 @@ class Runtime:
         self._loop = loop
         self._observer = observer
         self.hosted: dict[str, Hosted] = {}
+        observer.sample(self.samples, loop)
 
     def add(self, name: str, machine: HostedMachine, routes: Mapping[type, Route]) -> Hosted:
         """Host ``machine``; ``routes`` has one entry for every effect type it may give, observations apart."""
@@ -167,7 +188,10 @@ class Runtime:
             Count: lambda effect, _: observer.count(effect.name, effect.value, effect.label),
             Gauge: lambda effect, _: observer.gauge(effect.name, effect.value, effect.label),
             StageReached: lambda effect, at: observer.stage(
-                at.name, effect.trace_id, effect.stage, effect.detail
+                at.name, effect.trace_id, effect.stage, effect.detail, effect.sent_at
+            ),
+            Measured: lambda effect, _: observer.observe(
+                f"{effect.name}_seconds", effect.ms / 1000, effect.label
             ),
             Violation: lambda effect, at: observer.violation(at.name, effect.check, effect.detail),
         }
@@ -175,6 +199,15 @@ class Runtime:
         hosted = Hosted(name, machine, all_routes, self._loop, observer)
         self.hosted[name] = hosted
         return hosted
+
+    def samples(self) -> Iterator[tuple[str, str, float]]:
+        """What every machine tells of its bounded structures when it is asked; on the event loop."""
+        now = monotonic_ms()
+        for name, hosted in list(self.hosted.items()):
+            yield "inbox_events_waiting", name, len(hosted.inbox)
+            asked = getattr(hosted.machine, "gauges", None)
+            for gauge in asked(now) if asked is not None else ():
+                yield gauge.name, gauge.label, gauge.value
 
     def stop(self) -> None:
         """Stop stepping every machine."""

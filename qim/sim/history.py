@@ -12,7 +12,7 @@ from msgspec import Struct
 from qim.core.ports.archive import ArchiveRequest, ExpireArchive, WriteArchive
 from qim.core.ports.log import Append, StoredRecord, Topic
 from qim.core.ports.network import Send
-from qim.core.ports.observe import Count, Gauge, StageReached, Violation
+from qim.core.ports.observe import Count, Observation, StageReached, Violation
 from qim.sim.oracle import Oracle
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class History:
         for hear in self.on_local.get(type(request), ()):
             hear(device, request, answer)
 
-    def observed(self, host: "Host", effect: Count | Gauge | StageReached | Violation) -> None:
+    def observed(self, host: "Host", effect: Observation) -> None:
         """A machine said what it saw; a Violation is one of ours to explain."""
         kind = type(effect)
         if kind is Count:

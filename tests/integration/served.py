@@ -16,7 +16,8 @@ from tests.integration.up_process import UpProcess
 
 CANARY = b"canary-7f3a9c"
 """Stands in every body of the tests; found in a log it proves that a text leaked."""
-_SAMPLE = re.compile(r'^(\w+?)(?:\{label="([^"]*)"\})? ([0-9.e+-]+)$')
+_SAMPLE = re.compile(r"^(\w+?)(?:\{([^}]*)\})? ([0-9.e+-]+|[+-]Inf|NaN)$")
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
 class Served(UpProcess):
@@ -64,7 +65,7 @@ class Served(UpProcess):
                 return error.code, error.read().decode()
 
     def metrics(self) -> dict[tuple[str, str], float]:
-        """Every sample by (name, label)."""
+        """Every sample by (name, label); of a histogram its sums and counts."""
         status, text = self.get("/metrics")
         assert status == 200
         samples: dict[tuple[str, str], float] = {}
@@ -72,7 +73,10 @@ class Served(UpProcess):
             if not line.startswith("#"):
                 found = _SAMPLE.match(line)
                 assert found, f"no sample: {line!r}"
-                samples[found[1], found[2] or ""] = float(found[3])
+                labels = dict(_LABEL.findall(found[2] or ""))
+                if "le" not in labels:
+                    (label,) = labels.values() or ("",)
+                    samples[found[1], label] = float(found[3])
         return samples
 
     def metric(self, name: str, label: str = "") -> float:

@@ -170,7 +170,7 @@ def test_mutated_frames(served: Served) -> None:
                     tasks.create_task(worker())
             await others.go_on()
             await streams_open(served, 2)
-            await eventually(lambda: served.metric("qim_gateway_connections") == 2)
+            await eventually(lambda: served.metric("qim_queue_depth", "gateway.connections") == 2)
         await streams_open(served, 0)
         assert served.get("/readyz")[0] == 200
         refused = {

@@ -52,10 +52,10 @@ Run = Callable[[Callable[[People], Coroutine[Any, Any, None]]], None]
 WINDOW = DEFAULT.unread_window_max
 STAGES = ("RECORDED", "OUTBOXED", "COMMITTED", "DISPATCHED", "MAILBOXED", "PUSHED")
 WAITING = (
-    "qim_fanout_window_records",
-    "qim_fanout_outlet_records",
-    "qim_mailbox_window_records",
-    "qim_mailbox_push_users",
+    ("qim_queue_depth", "fanout.window"),
+    ("qim_fanout_outlet_records", ""),
+    ("qim_queue_depth", "mailbox.window"),
+    ("qim_queue_depth", "mailbox.push_users"),
 )
 MARKS = 20
 AT_ONCE = 100
@@ -100,7 +100,7 @@ async def at_rest(served: Served) -> dict[str, float]:
 
     def calm() -> bool:
         samples = served.metrics()
-        return not any(samples.get((name, ""), 0.0) for name in WAITING)
+        return not any(samples.get(name, 0.0) for name in WAITING)
 
     await eventually(calm)
     samples = served.metrics()

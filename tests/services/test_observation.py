@@ -1,6 +1,8 @@
 """Counters, log lines and health of a process: bounded, parsable, and red for good once an invariant is not zero."""
 
+import asyncio
 import json
+import math
 import os
 import threading
 from collections.abc import Iterator
@@ -8,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
 from qim.core.contract.invariants import Invariant
-from qim.services import observation
+from qim.services import log_sink, observation
+from qim.services.histogram import Histogram
 from qim.services.observation import LogSink, ProcessObserver
 from tests.services.hand_loop import HandLoop
 
@@ -100,7 +105,7 @@ def test_what_cannot_be_written_is_counted(logged: Logged, tmp_path: Path) -> No
 def test_a_reader_that_lags_costs_lines_and_never_the_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(observation, "LOG_BUFFER_BYTES_MAX", 20_000)
+    monkeypatch.setattr(log_sink, "LOG_BUFFER_BYTES_MAX", 20_000)
     reading, writing = os.pipe()
     loop = HandLoop()
     any_loop: Any = loop
@@ -127,7 +132,7 @@ def test_a_reader_that_lags_costs_lines_and_never_the_loop(
 def test_closing_waits_only_so_long_for_a_reader_that_never_reads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(observation, "LOG_CLOSE_SECONDS", 0.01)
+    monkeypatch.setattr(log_sink, "LOG_CLOSE_SECONDS", 0.01)
     reading, writing = os.pipe()
     loop: Any = HandLoop()
     sink = LogSink(loop, writing, as_json=True)
@@ -162,21 +167,21 @@ def test_counters_are_named_total_and_invariants_stand_at_zero(logged: Logged) -
     observed = observer(logged)
     observed.count("audit_runs", 2, "CLEAN")
     observed.count("audit_runs", 1, "CLEAN")
-    observed.count("rejected_total", 5, "")
-    observed.gauge("fanout_window_records", 7, "")
-    observed.gauge("fanout_window_records", 4, "")
+    observed.count("rejected_total", 5, "why")
+    observed.gauge("fanout_outlet_records", 7, "")
+    observed.gauge("fanout_outlet_records", 4, "")
     observed.gauge("clock_ahead_ms", 1_500, "")
     observed.sample(lambda: [("inbox_events_waiting", "writer", 3)])
     lines = scraped(observed)
-    assert 'qim_clock_ahead_seconds{label=""} 1.5' in lines
-    assert 'qim_audit_runs_total{label="CLEAN"} 3.0' in lines
-    assert 'qim_rejected_total{label=""} 5.0' in lines
-    assert 'qim_fanout_window_records{label=""} 4.0' in lines
-    assert 'qim_inbox_events_waiting{label="writer"} 3.0' in lines
-    assert 'qim_log_lines_dropped{label=""} 0.0' in lines
+    assert "qim_clock_ahead_seconds 1.5" in lines
+    assert 'qim_audit_runs_total{verdict="CLEAN"} 3.0' in lines
+    assert 'qim_rejected_total{label="why"} 5.0' in lines
+    assert "qim_fanout_outlet_records 4.0" in lines
+    assert 'qim_inbox_events_waiting{machine="writer"} 3.0' in lines
+    assert "qim_log_lines_dropped 0.0" in lines
     for invariant in Invariant:
         short = invariant.value.removesuffix("_total").removesuffix("_count")
-        assert f'qim_{short}_total{{label=""}} 0.0' in lines
+        assert f"qim_{short}_total 0.0" in lines
 
 
 @pytest.mark.parametrize("check", [*Invariant, "version_unknown"])
@@ -187,8 +192,8 @@ def test_a_violation_makes_the_process_unhealthy_for_good(logged: Logged, check:
     assert not observed.healthy
     assert observed.violations == [(str(check), "why")]
     short = str(check).removesuffix("_total").removesuffix("_count")
-    named = f'qim_{short}_total{{label=""}} 1.0'
-    unnamed = f'qim_violation_total{{label="{check}"}} 1.0'
+    named = f"qim_{short}_total 1.0"
+    unnamed = f'qim_violation_total{{check="{check}"}} 1.0'
     assert (named if check in set(Invariant) else unnamed) in scraped(observed)
     (line,) = logged.lines()
     record = json.loads(line)
@@ -203,13 +208,13 @@ def test_violations_are_bounded_and_still_counted(
     for number in range(10):
         observed.violation("m", "version_unknown", f"{number}")
     assert [detail for _, detail in observed.violations] == ["0", "1", "2"]
-    assert 'qim_violation_total{label="version_unknown"} 10.0' in scraped(observed)
+    assert 'qim_violation_total{check="version_unknown"} 10.0' in scraped(observed)
 
 
 def test_a_stage_can_be_found_by_its_trace_id(logged: Logged) -> None:
     observed = observer(logged)
-    observed.stage("writer", 0xAB, "OUTBOXED", "offset 3")
-    assert 'qim_stage_total{label="OUTBOXED"} 1.0' in scraped(observed)
+    observed.stage("writer", 0xAB, "OUTBOXED", "offset 3", 0)
+    assert 'qim_stage_total{stage="OUTBOXED"} 1.0' in scraped(observed)
     (line,) = logged.lines()
     record = json.loads(line)
     assert (record["trace_id"], record["event"]) == ("00000000000000ab", "OUTBOXED")
@@ -217,7 +222,7 @@ def test_a_stage_can_be_found_by_its_trace_id(logged: Logged) -> None:
 
 
 def test_a_stage_in_text_has_its_trace_id_too(text_logged: Logged) -> None:
-    observer(text_logged).stage("writer", 0xAB, "OUTBOXED", "offset 3")
+    observer(text_logged).stage("writer", 0xAB, "OUTBOXED", "offset 3", 0)
     (line,) = text_logged.lines()
     assert "OUTBOXED" in line
     assert "trace_id=00000000000000ab" in line
@@ -225,8 +230,8 @@ def test_a_stage_in_text_has_its_trace_id_too(text_logged: Logged) -> None:
 
 def test_stages_may_be_counted_without_being_logged(logged: Logged) -> None:
     observed = observer(logged, stages=False)
-    observed.stage("writer", 1, "OUTBOXED", "")
-    assert 'qim_stage_total{label="OUTBOXED"} 1.0' in scraped(observed)
+    observed.stage("writer", 1, "OUTBOXED", "", 0)
+    assert 'qim_stage_total{stage="OUTBOXED"} 1.0' in scraped(observed)
     assert logged.lines() == []
 
 
@@ -239,3 +244,90 @@ def test_a_death_is_written_before_anybody_hears_of_it(logged: Logged) -> None:
     record = json.loads(line)
     assert (record["level"], record["service"]) == ("fatal", "mailbox")
     assert "a bug" in record["error"]
+
+
+# ------------------------------------------------------------ durations
+
+
+def test_buckets_hold_what_is_at_or_below_them() -> None:
+    histogram = Histogram()
+    for seconds in (0.001, 0.0011, 0.002, 70.0, 1_000.0, -5.0):
+        histogram.add(seconds)
+    buckets = dict(histogram.buckets())
+    assert (buckets["1e-05"], buckets["0.001"], buckets["0.002"]) == (1, 2, 4)
+    assert (buckets["50.0"], buckets["100.0"], buckets["+Inf"]) == (4, 5, 6)
+    assert histogram.count() == 6
+    assert histogram.total_seconds == pytest.approx(1070.0041)
+
+
+@given(st.lists(st.floats(0.0, 500.0), min_size=1), st.floats(0.01, 1.0))
+def test_a_quantile_is_never_below_the_true_one(values: list[float], part: float) -> None:
+    histogram = Histogram()
+    for value in values:
+        histogram.add(value)
+    true = sorted(values)[max(0, math.ceil(part * len(values)) - 1)]
+    assert histogram.quantile(part) >= true
+    assert Histogram().quantile(part) == 0.0
+
+
+def test_a_stage_is_timed_from_the_records_own_time(
+    logged: Logged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    observed = observer(logged, stages=False)
+    monkeypatch.setattr(observation.time, "time_ns", lambda: 5_000_040 * 1_000_000)
+    observed.stage("writer", 1, "COMMITTED", "", 5_000_000)
+    observed.stage("writer", 1, "COMMITTED", "", 5_000_090)  # another node's clock is ahead
+    observed.stage("client", 1, "APPLIED", "", 0)  # not known there
+    lines = scraped(observed)
+    assert 'qim_stage_seconds_sum{stage="COMMITTED"} 0.04' in lines
+    assert 'qim_stage_seconds_count{stage="COMMITTED"} 2.0' in lines
+    assert 'qim_stage_seconds_bucket{le="0.02",stage="COMMITTED"} 1.0' in lines
+    assert 'qim_stage_seconds_bucket{le="0.05",stage="COMMITTED"} 2.0' in lines
+    assert not [line for line in lines if "APPLIED" in line and "seconds" in line]
+
+
+# ------------------------------------------------------------ gauges are asked for
+
+
+def test_gauges_are_read_on_the_loop_and_an_old_scrape_stands_in_for_a_loop_that_is_stuck(
+    logged: Logged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(observation, "SAMPLE_SECONDS_MAX", 0.2)
+    observed = observer(logged)
+    seen: list[int] = []
+    depth = 3.0
+
+    def sampler() -> list[tuple[str, str, float]]:
+        seen.append(threading.get_ident())
+        return [("queue_depth", "writer.commits", depth)]
+
+    async def main() -> tuple[list[str], list[str]]:
+        nonlocal depth
+        loop = asyncio.get_running_loop()
+        observed.sample(sampler, loop)
+        fresh = await asyncio.to_thread(scraped, observed)
+        depth = 4.0
+        asked = threading.Thread(target=lambda: told.extend(scraped(observed)))
+        told: list[str] = []
+        asked.start()
+        asked.join()  # the loop is stuck here
+        return fresh, told
+
+    fresh, stuck = asyncio.run(main())
+    assert set(seen) == {threading.get_ident()}
+    assert 'qim_queue_depth{queue="writer.commits"} 3.0' in fresh
+    assert "qim_samples_stale 0.0" in fresh
+    assert 'qim_queue_depth{queue="writer.commits"} 3.0' in stuck
+    assert "qim_samples_stale 1.0" in stuck
+    closed = scraped(observed)
+    assert 'qim_queue_depth{queue="writer.commits"} 4.0' in closed, (
+        "nobody runs the loop: it is ours"
+    )
+
+
+def test_two_samplers_may_tell_the_same(logged: Logged) -> None:
+    observed = observer(logged)
+    for value in (1.0, 2.0):
+        observed.sample(lambda value=value: [("leases_held", "writer", value)])  # type: ignore[misc]
+    held = [line for line in scraped(observed) if line.startswith("qim_leases_held")]
+    assert held == ['qim_leases_held{role="writer"} 2.0']

@@ -116,7 +116,7 @@ def test_metrics_are_prometheus_text(operated: Operated) -> None:
     (sample,) = families["qim_stage"].samples
     assert (sample.name, sample.labels, sample.value) == (
         "qim_stage_total",
-        {"label": "OUTBOXED"},
+        {"stage": "OUTBOXED"},
         3.0,
     )
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from qim.core.ports.observe import Count, Gauge, StageReached, Violation
+from qim.core.ports.observe import Count, Gauge, Measured, StageReached, Violation
 from qim.services import runtime
 from qim.services.runtime import (
     INBOX_EVENTS_MAX,
@@ -56,6 +56,8 @@ class Observed:
     def __init__(self) -> None:
         self.seen: list[tuple[Any, ...]] = []
         self.deaths: list[tuple[str, BaseException]] = []
+        self.times: list[tuple[str, str]] = []
+        self.samplers: list[Callable[[], Any]] = []
 
     def count(self, name: str, value: int, label: str) -> None:
         self.seen.append(("count", name, value, label))
@@ -63,8 +65,17 @@ class Observed:
     def gauge(self, name: str, value: int, label: str) -> None:
         self.seen.append(("gauge", name, value, label))
 
-    def stage(self, machine: str, trace_id: int, stage: str, detail: str) -> None:
-        self.seen.append(("stage", machine, trace_id, stage, detail))
+    def observe(self, name: str, seconds: float, label: str) -> None:
+        self.seen.append(("observe", name, seconds, label))
+
+    def timer(self, name: str, label: str) -> Callable[[float], None]:
+        return lambda seconds: self.times.append((name, label))
+
+    def sample(self, sampler: Callable[[], Any], loop: Any) -> None:
+        self.samplers.append(sampler)
+
+    def stage(self, machine: str, trace_id: int, stage: str, detail: str, sent_at: int) -> None:
+        self.seen.append(("stage", machine, trace_id, stage, detail, sent_at))
 
     def violation(self, machine: str, check: str, detail: str) -> None:
         self.seen.append(("violation", machine, check, detail))
@@ -114,7 +125,8 @@ def test_effects_go_out_in_order_each_to_its_route(bench: Bench) -> None:
         Count(name="c", value=2, label="l"),
         Said(2),
         Gauge(name="g", value=3),
-        StageReached(trace_id=7, stage="OUTBOXED", detail="d"),
+        StageReached(trace_id=7, stage="OUTBOXED", detail="d", sent_at=5),
+        Measured(name="m", ms=40, label="k"),
         Violation(check="v", detail="why"),
         Said(3),
     ]
@@ -124,9 +136,21 @@ def test_effects_go_out_in_order_each_to_its_route(bench: Bench) -> None:
     assert bench.observed.seen == [
         ("count", "c", 2, "l"),
         ("gauge", "g", 3, ""),
-        ("stage", "one", 7, "OUTBOXED", "d"),
+        ("stage", "one", 7, "OUTBOXED", "d", 5),
+        ("observe", "m_seconds", 0.04, "k"),
         ("violation", "one", "v", "why"),
     ]
+
+
+def test_a_step_is_timed_and_a_machine_is_asked_for_its_gauges(bench: Bench) -> None:
+    bench.hosted.post("a")
+    bench.hosted.post("b")
+    (sampler,) = bench.observed.samplers
+    assert list(sampler()) == [("inbox_events_waiting", "one", 2)]
+    bench.machine.gauges = lambda now: [Gauge(name="g", value=now, label="l")]  # type: ignore[attr-defined]
+    bench.loop.rest()
+    assert bench.observed.times == [("inbox_wait_seconds", "one"), ("step_seconds", "one")]
+    assert list(sampler()) == [("inbox_events_waiting", "one", 0), ("g", "l", 1_000)]
 
 
 def test_what_a_route_answers_at_once_comes_in_the_next_step(bench: Bench) -> None:

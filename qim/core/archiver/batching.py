@@ -8,10 +8,11 @@ from typing import assert_never
 from qim.core.archiver.orders import Orders, What
 from qim.core.archiver.partition import Item, Partition
 from qim.core.archiver.vocabulary import ArchiverConfig
+from qim.core.contract.invariants import SideStage
 from qim.core.contract.logvalue import Barrier, NewerFormat, Outboxed, Undecodable, read_outbox
 from qim.core.ports.archive import ArchiveRow, WriteArchive
 from qim.core.ports.log import StoredRecord
-from qim.core.ports.observe import Count
+from qim.core.ports.observe import Count, StageReached
 from qim.core.ports.store_history import CommitArchive
 from qim.core.ports.store_message import Position
 from qim.core.position import record_digest
@@ -30,12 +31,12 @@ def admit(
     assert stored.offset == partition.next_offset and not partition.halted
     entry = read_outbox(stored.value)
     row: ArchiveRow | None = None
-    trace_id = 0
+    trace_id = sent_at = 0
     match entry:
         case Outboxed():
             if partition.filter.admits(entry):
                 row = _row(config, stored.offset, entry)
-                trace_id = entry.record.trace_id
+                trace_id, sent_at = entry.record.trace_id, entry.record.sent_at
         case Barrier():
             partition.filter.admits(entry)
         case NewerFormat():
@@ -47,7 +48,13 @@ def admit(
         case _:
             assert_never(entry)
     partition.window.append(
-        Item(stored=stored, filter_epoch=partition.filter.epoch, row=row, trace_id=trace_id)
+        Item(
+            stored=stored,
+            filter_epoch=partition.filter.epoch,
+            row=row,
+            trace_id=trace_id,
+            sent_at=sent_at,
+        )
     )
     partition.next_offset += 1
     partition.window_bytes += len(stored.value)
@@ -93,12 +100,17 @@ def write(orders: Orders, partition: Partition) -> None:
     )
 
 
-def written(partition: Partition) -> int:
+def written(orders: Orders, partition: Partition) -> int:
     """The batch is durable; how many rows it had."""
     batch, partition.batch, partition.writing = partition.batch, [], False
     partition.window_bytes -= sum([len(item.stored.value) for item in batch])
     partition.confirmed = batch[-1]
-    return sum([item.row is not None for item in batch])
+    rows = [item for item in batch if item.row is not None]
+    for item in rows:
+        orders.give(
+            StageReached(trace_id=item.trace_id, stage=SideStage.ARCHIVED, sent_at=item.sent_at)
+        )
+    return len(rows)
 
 
 def commit(orders: Orders, partition: Partition) -> None:

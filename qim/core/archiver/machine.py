@@ -41,7 +41,7 @@ from qim.core.ports.archive import (
 from qim.core.ports.completion import Failed, Fenced, StoreReset, StoreRole, Unknown
 from qim.core.ports.local import DrainRequested, FreshEpochWanted, LeaseGone, LeaseHeld, Started
 from qim.core.ports.log import EndsRead, Fetched, OutOfRange
-from qim.core.ports.observe import Count, Gauge, Violation
+from qim.core.ports.observe import Count, Gauge, Violation, queue
 from qim.core.ports.registry import LeaseRead, Resource, Role
 from qim.core.ports.store_history import ArchiveCommitted, ArchiveOpened
 from qim.core.timers import Timers, back_off
@@ -66,7 +66,6 @@ class HistoryArchiver:
         self._newest_append_time: Ms = 0
         self._expiring = False
         self._expire_attempts = 0
-        self._gauged_at: Ms | None = None
         self._draining = False
         self._touched: dict[int, None] = {}
         """Partitions for which something happened in this step: the others have nothing new to order."""
@@ -83,7 +82,6 @@ class HistoryArchiver:
         for number in self._touched:
             if number in self._partitions:
                 self._pump(self._partitions[number])
-        self._gauge(now)
         return self._orders.taken()
 
     def deadline(self) -> Ms | None:
@@ -97,6 +95,28 @@ class HistoryArchiver:
     def serving(self) -> int:
         """How many partitions are open and archive."""
         return sum(partition.stage is Stage.RUNNING for partition in self._partitions.values())
+
+    def gauges(self, now: Ms) -> list[Gauge]:
+        """Bounded structures and the lag of each partition, by a driver that is asked for them."""
+        config, partitions = self._config, self._partitions.values()
+        out = [
+            *queue(
+                "archiver.window",
+                sum(p.window_records() for p in partitions),
+                config.window_records_max * len(partitions),
+            ),
+            *queue(
+                "archiver.window_bytes",
+                sum(p.window_bytes for p in partitions),
+                config.window_bytes_max * len(partitions),
+            ),
+            Gauge(name="shards_serving", value=self.serving(), label="archiver"),
+        ]
+        for p in partitions:
+            if p.stage is Stage.RUNNING:
+                lag = max(0, p.end - p.checkpoint)
+                out.append(Gauge(name="archiver_lag_records", value=lag, label=str(p.number)))
+        return out
 
     def check(self) -> None:
         """Windows are dense and bounded; the position never passes what is confirmed."""
@@ -260,7 +280,7 @@ class HistoryArchiver:
         self._fetch_if_room(partition)
 
     def _on_written(self, partition: Partition, event: ArchiveWritten) -> None:
-        rows = batching.written(partition)
+        rows = batching.written(self._orders, partition)
         if rows:
             self._orders.give(Count(name="archived_rows", value=rows))
         if event.reused:
@@ -335,15 +355,3 @@ class HistoryArchiver:
             op = self._orders.op(What.COMMIT, partition)
             partition.commit = replace(partition.commit, op=op)
             self._orders.give(partition.commit)
-
-    def _gauge(self, now: Ms) -> None:
-        if self._gauged_at is not None and now - self._gauged_at < self._config.gauge_ms:
-            return
-        self._gauged_at = now
-        running = [p for p in self._partitions.values() if p.stage is Stage.RUNNING]
-        window = sum(p.window_records() for p in running)
-        self._orders.give(Gauge(name="archiver_window_records", value=window))
-        for partition in running:
-            lag = max(0, partition.end - partition.checkpoint)
-            label = str(partition.number)
-            self._orders.give(Gauge(name="archiver_lag_records", value=lag, label=label))

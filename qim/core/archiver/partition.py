@@ -39,6 +39,7 @@ class Item(Struct, gc=False):
     filter_epoch: int
     row: ArchiveRow | None
     trace_id: int
+    sent_at: int = 0
 
 
 class Partition:

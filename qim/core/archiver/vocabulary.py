@@ -45,7 +45,6 @@ class ArchiverConfig(Struct, frozen=True, kw_only=True):
     clock_apart_max_ms: Ms = 24 * 3_600_000
     retry_first_ms: Ms = 50
     retry_most_ms: Ms = 2_000
-    gauge_ms: Ms = 1_000
 
 
 ArchiverCompletion = (

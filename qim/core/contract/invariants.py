@@ -19,6 +19,13 @@ class Stage(StrEnum):
     NOTIFIED = "NOTIFIED"
 
 
+class SideStage(StrEnum):
+    """Where a message is beside its way to devices; observed like a stage, and part of no promise about delivery."""
+
+    PROJECTED = "PROJECTED"
+    ARCHIVED = "ARCHIVED"
+
+
 class Invariant(StrEnum):
     """Names of the five counters; non-zero turns /healthz and /readyz to 503, /livez stays green."""
 

@@ -40,7 +40,7 @@ from qim.core.machine import Choose, Ms
 from qim.core.ports.completion import Failed, Fenced, StoreReset, StoreRole, Unknown
 from qim.core.ports.local import DrainRequested, FreshEpochWanted, LeaseGone, LeaseHeld, Started
 from qim.core.ports.log import Appended, AppendRefused, EndsRead, Fetched, OutOfRange
-from qim.core.ports.observe import Count, Gauge, StageReached, Violation
+from qim.core.ports.observe import Count, Gauge, StageReached, Violation, queue
 from qim.core.ports.registry import LeaseRead, Resource, Role
 from qim.core.ports.store_message import (
     ReadVersions,
@@ -62,7 +62,6 @@ class FanoutCoordinator:
         self._partitions: dict[int, Partition] = {}
         self._outlets = Outlets(config, self._orders)
         self._timers = Timers()
-        self._gauged_at: Ms | None = None
         self._draining = False
         self._touched: dict[int, None] = {}
         """Partitions for which something happened in this step: the others have nothing new to order."""
@@ -88,7 +87,6 @@ class FanoutCoordinator:
                 self._pump(now, self._partitions[number])
         self._outlets.append()
         self._read_versions(now)
-        self._gauge(now)
         return self._orders.taken()
 
     def deadline(self) -> Ms | None:
@@ -104,6 +102,30 @@ class FanoutCoordinator:
     def serving(self) -> int:
         """How many partitions are open and dispatch."""
         return sum(partition.stage is Stage.RUNNING for partition in self._partitions.values())
+
+    def gauges(self, now: Ms) -> list[Gauge]:
+        """Bounded structures and the lag of each partition, by a driver that is asked for them."""
+        config, partitions = self._config, self._partitions.values()
+        out = [
+            *queue(
+                "fanout.window",
+                sum(p.window_records() for p in partitions),
+                config.window_records_max * len(partitions),
+            ),
+            *queue(
+                "fanout.window_bytes",
+                sum(p.window_bytes for p in partitions),
+                config.window_bytes_max * len(partitions),
+            ),
+            Gauge(name="fanout_outlet_records", value=self._outlets.count()),
+            Gauge(name="fanout_versions_wanted", value=self._shelf.waiting()),
+            Gauge(name="shards_serving", value=self.serving(), label="fanout"),
+        ]
+        for p in partitions:
+            if p.stage is Stage.RUNNING:
+                lag = max(0, p.end - p.checkpoint)
+                out.append(Gauge(name="fanout_lag_records", value=lag, label=str(p.number)))
+        return out
 
     def check(self) -> None:
         """Windows are dense and bounded, every missing place is on its way, the shelf's books balance."""
@@ -233,6 +255,7 @@ class FanoutCoordinator:
             return opening.on_predecessor(self._orders, partition, event)
         if event.topic_id != partition.topic_id:
             return "the topic was created anew"
+        partition.end = max(partition.end, event.end)
         if isinstance(event, OutOfRange):
             return f"offset {partition.next_offset} is outside {event.start}..{event.end}"
         for stored in event.records:
@@ -336,7 +359,10 @@ class FanoutCoordinator:
         item.places[out.place] = ReceiptShard(shard=out.shard, offset=offset, digest=out.digest)
         item.missing -= 1
         if not item.missing:
-            stage = StageReached(trace_id=out.trace_id, stage=MessageStage.DISPATCHED)
+            sent_at = item.outboxed.record.sent_at if item.outboxed is not None else 0
+            stage = StageReached(
+                trace_id=out.trace_id, stage=MessageStage.DISPATCHED, sent_at=sent_at
+            )
             self._orders.give(stage)
 
     # ------------------------------------------------------------ waiting
@@ -369,12 +395,3 @@ class FanoutCoordinator:
             op = self._orders.op(What.COMMIT, partition)
             partition.commit = replace(partition.commit, op=op)
             self._orders.give(partition.commit)
-
-    def _gauge(self, now: Ms) -> None:
-        if self._gauged_at is not None and now - self._gauged_at < self._config.gauge_ms:
-            return
-        self._gauged_at = now
-        window = sum(p.window_records() for p in self._partitions.values())
-        self._orders.give(Gauge(name="fanout_window_records", value=window))
-        self._orders.give(Gauge(name="fanout_outlet_records", value=self._outlets.count()))
-        self._orders.give(Gauge(name="fanout_versions_wanted", value=self._shelf.waiting()))

@@ -64,6 +64,7 @@ class Partition:
         "checkpoint",
         "commit",
         "durable",
+        "end",
         "epoch",
         "fetching",
         "filter",
@@ -94,6 +95,8 @@ class Partition:
         """What the store holds; -1: no checkpoint was ever stored."""
         self.durable = 0
         """f: every dispatch of a source record below it is durable."""
+        self.end = 0
+        """The log's end, as far as it is known."""
         self.undispatched: deque[SourceItem] = deque()
         self.sent: deque[SourceItem] = deque()
         self.window_bytes = 0

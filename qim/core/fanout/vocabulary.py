@@ -46,7 +46,6 @@ class FanoutConfig(Struct, frozen=True, kw_only=True):
     inline_recipients_max: int = DEFAULT.inline_recipients_max
     retry_first_ms: Ms = 50
     retry_most_ms: Ms = 2_000
-    gauge_ms: Ms = 1_000
 
 
 FanoutCompletion = (

@@ -56,12 +56,11 @@ from qim.core.machine import Choose, Ms
 from qim.core.ports.completion import Completion, StoreReset, StoreRole
 from qim.core.ports.local import DrainRequested, Started
 from qim.core.ports.network import Received
-from qim.core.ports.observe import Gauge
+from qim.core.ports.observe import Gauge, queue
 from qim.core.ports.registry import LeaseRead
 from qim.core.ports.sockets import Accepted, Backlog, BytesReceived, CloseSocket, SocketClosed
 from qim.core.ports.store_mailbox import PresenceEntered, PresenceLeft, PresenceRefreshed
 
-_GAUGE_EVERY_MS = 1000
 _TIMERS_STALE_MAX = 1_024
 _ENTERING = ConnectionState.ENTERING
 
@@ -89,8 +88,6 @@ class ConnectionNode:
             self._watermarks,
         )
         self._timers: list[tuple[Ms, int]] = []
-        self._gauges_due: Ms = 0
-        self._gauges_told: tuple[int, int, int] | None = None
 
     def step(self, now: Ms, events: Sequence[GatewayEvent]) -> list[GatewayEffect]:
         """Take facts, give orders: at most one Write a connection, its CloseSocket behind it."""
@@ -108,7 +105,6 @@ class ConnectionNode:
         self._watermarks.flush()
         self._report_failures()
         self._connections.flush()
-        self._observe()
         effects, context.effects = context.effects, []
         return effects
 
@@ -122,6 +118,19 @@ class ConnectionNode:
             self._context.draining_until,
         )
         return min([at for at in candidates if at is not None], default=None)
+
+    def gauges(self, now: Ms) -> list[Gauge]:
+        """Bounded structures, by a driver that is asked for them."""
+        context = self._context
+        config = context.config
+        held = sum(len(connection.held) for connection in context.connections.values())
+        return [
+            *queue("gateway.connections", len(context.connections), config.connections_max),
+            *queue("gateway.requests", len(self._requests), config.requests_max),
+            *queue("gateway.owner_waiters", self._owners.waiters, config.owner_waiters_max),
+            *queue("gateway.owners", self._owners.known(), config.owners_max),
+            Gauge(name="gateway_held_frames", value=held),
+        ]
 
     def check(self) -> None:
         """Bounds and counts; no connection is live without an actor and a session_epoch."""
@@ -330,20 +339,3 @@ class ConnectionNode:
                 self._connections.kick(connection, KickReason.SHUTDOWN)
         if over:
             self._context.draining_until = self._context.now + self._context.config.drain_timeout_ms
-
-    def _observe(self) -> None:
-        """At most once a second, and at once when it grows quiet: no later step may come to correct a busy past."""
-        context = self._context
-        connections, requests, waiters = gauges = (
-            len(context.connections),
-            len(self._requests),
-            self._owners.waiters,
-        )
-        quiet = not (requests or waiters)
-        if gauges == self._gauges_told or (context.now < self._gauges_due and not quiet):
-            return
-        self._gauges_due = context.now + _GAUGE_EVERY_MS
-        self._gauges_told = gauges
-        context.order(Gauge(name="gateway_connections", value=connections))
-        context.order(Gauge(name="gateway_requests", value=requests))
-        context.order(Gauge(name="gateway_owner_waiters", value=waiters))

@@ -24,6 +24,10 @@ class Owners:
             return None
         return known[0]
 
+    def known(self) -> int:
+        """Owners in the cache."""
+        return len(self._known)
+
     def wait(self, resource: Resource, rid: int) -> bool:
         """Let request ``rid`` wait for a lookup, started if none is under way. False: too many wait already."""
         if self.waiters >= self._context.config.owner_waiters_max:

@@ -21,7 +21,10 @@ def deliver(context: NodeContext, connections: Connections, batch: PushBatch) ->
         if pushed:
             context.order(
                 StageReached(
-                    trace_id=push.entry.trace_id, stage=Stage.PUSHED, detail=f"devices={pushed}"
+                    trace_id=push.entry.trace_id,
+                    stage=Stage.PUSHED,
+                    detail=f"devices={pushed}",
+                    sent_at=push.entry.sent_at,
                 )
             )
 

@@ -23,6 +23,7 @@ from qim.core.gateway.owners import Owners
 from qim.core.gateway.questions import Question
 from qim.core.machine import Ms
 from qim.core.ports.network import Send
+from qim.core.ports.observe import Measured
 from qim.core.ports.registry import Resource
 
 
@@ -115,6 +116,8 @@ class Requests:
             self._context.count("answers_ignored")
             return None
         del self._asked[rid]
+        took = self._context.now - asked.deadline + self._context.config.request_timeout_ms
+        self._context.order(Measured(name="gateway_request", ms=took, label=asked.kind.name))
         return asked
 
     def refused(self, refusal: Refused) -> None:

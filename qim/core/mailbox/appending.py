@@ -110,7 +110,11 @@ def _pass(orders: Orders, shard: Shard, record: WindowRecord, finish_queue_max: 
         shard.passed[source] = floor
     if record.duplicate:
         return
-    orders.give(StageReached(trace_id=dispatch.trace_id, stage=MessageStage.MAILBOXED))
+    orders.give(
+        StageReached(
+            trace_id=dispatch.trace_id, stage=MessageStage.MAILBOXED, sent_at=dispatch.sent_at
+        )
+    )
     if len(shard.finishing) == finish_queue_max:
         # A missing mark means nothing (pipeline.md §8): better than memory without end.
         shard.finishing.popleft()

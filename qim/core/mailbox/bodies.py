@@ -172,6 +172,10 @@ class BodyCache:
         self._kept: dict[bytes, Body] = {}
         self._changed = False
 
+    def held(self) -> int:
+        """Bytes in it."""
+        return self._bytes
+
     def find(self, message_id: bytes) -> Body | None:
         """The kept body, made the last to be dropped."""
         found = self._kept.pop(message_id, None)

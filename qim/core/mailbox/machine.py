@@ -34,7 +34,7 @@ from qim.core.ports.completion import Failed, Fenced, StoreReset, StoreRole, Unk
 from qim.core.ports.local import DrainRequested, FreshEpochWanted, LeaseGone, LeaseHeld, Started
 from qim.core.ports.log import Fetched
 from qim.core.ports.network import Received
-from qim.core.ports.observe import Count, Gauge, Violation
+from qim.core.ports.observe import Count, Gauge, Violation, queue
 from qim.core.ports.registry import Resource, Role
 from qim.core.ports.store_history import OverlaysRead
 from qim.core.ports.store_mailbox import MailboxesRead, PresenceRead, Trimmed
@@ -58,7 +58,6 @@ class MailboxNode:
         self._pushes = Pushes(config, self._orders)
         self._wall_ahead = 0
         """Wall clock minus monotonic clock, as of the last event that carried both."""
-        self._gauged_at: Ms | None = None
         self._draining = False
         self._touched: dict[int, None] = {}
         """Shards for which something happened in this step: the others have nothing new to order."""
@@ -98,7 +97,6 @@ class MailboxNode:
         self._pulls.flush()
         self._delivered.flush(now)
         self._pushes.flush(self._wall(now))
-        self._gauge(now)
         return self._orders.taken()
 
     def deadline(self) -> Ms | None:
@@ -116,6 +114,40 @@ class MailboxNode:
     def serving(self) -> int:
         """How many shards are open: their position is trusted and pulls are served."""
         return sum(shard.running() for shard in self._shards.values())
+
+    def gauges(self, now: Ms) -> list[Gauge]:
+        """Bounded structures, lag and age of each shard's watermark, by a driver that is asked for them."""
+        config, shards = self._config, self._shards.values()
+        out = [
+            *queue(
+                "mailbox.window",
+                sum(len(shard.window) for shard in shards),
+                config.window_records_max * len(shards),
+            ),
+            *queue(
+                "mailbox.window_bytes",
+                sum(shard.bytes for shard in shards),
+                config.window_bytes_max * len(shards),
+            ),
+            *queue(
+                "mailbox.finish",
+                sum(len(shard.finishing) for shard in shards),
+                config.finish_queue_max * len(shards),
+            ),
+            *queue("mailbox.pulls", self._pulls.in_flight(), config.pulls_inflight_max),
+            *queue("mailbox.push_users", self._pushes.queued(), config.push_users_max),
+            *queue("mailbox.body_cache_bytes", self._cache.held(), config.body_cache_bytes_max),
+            Gauge(name="mailbox_versions_wanted", value=self._shelf.waiting()),
+            Gauge(name="shards_serving", value=self.serving(), label="mailbox"),
+        ]
+        for shard in shards:
+            if shard.running():
+                label = str(shard.number)
+                lag = shard.end_seq() - shard.lanes.minimum()
+                out.append(Gauge(name="mailbox_lag_records", value=max(0, lag), label=label))
+                age = shard.watermark_age(self._wall(now))
+                out.append(Gauge(name="mailbox_watermark_age_ms", value=age, label=label))
+        return out
 
     def check(self) -> None:
         """Windows, lanes, cache, queue and shelf keep their books. Only shards of the last step can have changed."""
@@ -295,18 +327,3 @@ class MailboxNode:
 
     def _clock(self, now: Ms) -> Clock:
         return Clock(now=now, wall=self._wall(now))
-
-    def _gauge(self, now: Ms) -> None:
-        if self._gauged_at is not None and now - self._gauged_at < self._config.gauge_ms:
-            return
-        self._gauged_at = now
-        shards = self._shards.values()
-        self._orders.give(
-            Gauge(name="mailbox_window_records", value=sum(len(s.window) for s in shards))
-        )
-        self._orders.give(
-            Gauge(name="mailbox_finish_queue", value=sum(len(s.finishing) for s in shards))
-        )
-        self._orders.give(Gauge(name="mailbox_pulls", value=self._pulls.in_flight()))
-        self._orders.give(Gauge(name="mailbox_push_users", value=self._pushes.queued()))
-        self._orders.give(Gauge(name="mailbox_versions_wanted", value=self._shelf.waiting()))

@@ -14,13 +14,12 @@ from msgspec import Struct
 
 from qim.core.contract import ids
 from qim.core.contract.entities import EMPTY_ID, GroupDispatch, PresenceEntry
-from qim.core.contract.invariants import Stage as MessageStage
 from qim.core.contract.rpc import PulledEntry, Push, PushBatch, PushTarget
 from qim.core.mailbox.bodies import body_of_dispatch, joined
 from qim.core.mailbox.orders import Orders, What
 from qim.core.mailbox.vocabulary import MailboxConfig
 from qim.core.ports.network import Send
-from qim.core.ports.observe import Count, StageReached
+from qim.core.ports.observe import Count
 from qim.core.ports.store_mailbox import PresenceRead, ReadPresence
 from qim.core.retention import RetentionPolicy
 
@@ -102,9 +101,10 @@ class Pushes:
             for gateway, devices in targets.items():
                 push = Push(_entry(hint, self._config.retention), tuple(devices))
                 batches.setdefault((gateway, hint.shard), []).append(push)
-            if targets:
-                stage = StageReached(trace_id=hint.dispatch.trace_id, stage=MessageStage.PUSHED)
-                self._orders.give(stage)
+        if batches:
+            # What a device was really handed its gateway counts as PUSHED: here it is only on its way.
+            hinted = sum(len(pushes) for pushes in batches.values())
+            self._orders.give(Count(name="mailbox_push_hints", value=hinted))
         for (gateway, shard), pushes in batches.items():
             traces = tuple(push.entry.trace_id for push in pushes[:TRACES_MAX])
             batch = PushBatch(shard=shard, pushes=tuple(pushes))

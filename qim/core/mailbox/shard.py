@@ -142,6 +142,12 @@ class Shard:
         """W of a lane."""
         return self.lanes.watermark(lane)
 
+    def watermark_age(self, wall: int) -> int:
+        """Ms since the log took the first record that min W hasn't passed; 0 where it has passed all that we know of."""
+        if not self.window:
+            return 0
+        return max(0, wall - self.window[0].stored.append_time)
+
     def retire(self) -> None:
         """Nothing that is still in flight for this object may change anything any more."""
         self.live = False

@@ -82,7 +82,6 @@ class MailboxConfig(Struct, frozen=True, kw_only=True):
     retry_first_ms: Ms = 50
     retry_most_ms: Ms = 2_000
     retry_after_ms: Ms = 200
-    gauge_ms: Ms = 1_000
 
 
 ShardReply = (

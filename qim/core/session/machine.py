@@ -30,7 +30,7 @@ from qim.core.machine import Choose, Ms
 from qim.core.ports.completion import Failed, Fenced, StoreReset, StoreRole, Unknown
 from qim.core.ports.local import DrainRequested, FreshEpochWanted, LeaseGone, LeaseHeld, Started
 from qim.core.ports.network import Received
-from qim.core.ports.observe import Count, Gauge, Violation
+from qim.core.ports.observe import Count, Gauge, Violation, queue
 from qim.core.ports.registry import LeaseRead, Resource, Role
 from qim.core.ports.store_message import ReadVersions, VersionsRead
 from qim.core.ports.store_session import DeliveredRead, MarksRead, SessionsRead, StatesRead
@@ -66,7 +66,6 @@ class SessionProjection:
         self._clock = Clock()
         self._wall_ahead = 0
         """Wall clock minus monotonic clock, as of the last event that carried both."""
-        self._gauged_at: Ms | None = None
         self._draining = False
         self._touched: dict[int, None] = {}
         """Shards for which something happened in this step: the others have nothing new to order."""
@@ -112,7 +111,6 @@ class SessionProjection:
         names = self._shelf.next_names(now)
         if names:
             self._orders.give(ReadVersions(op=self._orders.op(What.VERSIONS), names=names))
-        self._gauge(now)
         return self._orders.taken()
 
     def deadline(self) -> Ms | None:
@@ -133,6 +131,43 @@ class SessionProjection:
     def serving(self) -> int:
         """How many shards are open: both positions are trusted and questions are answered."""
         return sum(shard.running() for shard in self._shards.values())
+
+    def gauges(self, now: Ms) -> list[Gauge]:
+        """Bounded structures and the lag of each shard's lists, by a driver that is asked for them."""
+        config, shards = self._config, self._shards.values()
+        feeds = [feed for shard in shards for feed in shard.feeds()]
+        snapshots = self._listing.snapshots
+        out = [
+            *queue(
+                "session.window",
+                sum(len(feed.window) for feed in feeds),
+                config.window_records_max * len(feeds),
+            ),
+            *queue(
+                "session.window_bytes",
+                sum(feed.bytes for feed in feeds),
+                config.window_bytes_max * len(feeds),
+            ),
+            *queue(
+                "session.submissions",
+                sum(len(shard.queue) + len(shard.batch) for shard in shards),
+                config.submissions_max * len(shards),
+            ),
+            *queue("session.questions", self._questions.in_hand(), config.questions_max),
+            *queue("session.writer_asks", self._writers.in_flight(), config.asks_max),
+            *queue("session.snapshot_bytes", snapshots.bytes, config.snapshot_bytes_max),
+            Gauge(name="session_snapshot_users", value=snapshots.users()),
+            Gauge(name="session_versions_wanted", value=self._shelf.waiting()),
+            Gauge(name="shards_serving", value=self.serving(), label="session"),
+        ]
+        for shard in shards:
+            if shard.running():
+                label = str(shard.number)
+                lag = shard.dispatch.lag()
+                out.append(Gauge(name="session_lag_records", value=lag, label=label))
+                lag = shard.state.lag()
+                out.append(Gauge(name="session_state_lag_records", value=lag, label=label))
+        return out
 
     def projected_below(self, number: int) -> int | None:
         """The dispatch offset below which everything is in the lists of a shard; None: not known here and now."""
@@ -308,23 +343,3 @@ class SessionProjection:
         self._retire(shard)
         shard.stage = Stage.STOPPED
         self._orders.give(violation)
-
-    # ------------------------------------------------------------ books
-
-    def _gauge(self, now: Ms) -> None:
-        if self._gauged_at is not None and now - self._gauged_at < self._config.gauge_ms:
-            return
-        self._gauged_at = now
-        shards = self._shards.values()
-        snapshots = self._listing.snapshots
-        for name, value in (
-            ("session_window_records", sum(len(f.window) for s in shards for f in s.feeds())),
-            ("session_lag_records", sum(s.dispatch.lag() for s in shards)),
-            ("session_submissions", sum(len(s.queue) + len(s.batch) for s in shards)),
-            ("session_questions", self._questions.in_hand()),
-            ("session_writer_asks", self._writers.in_flight()),
-            ("session_snapshot_users", snapshots.users()),
-            ("session_snapshot_bytes", snapshots.bytes),
-            ("session_versions_wanted", self._shelf.waiting()),
-        ):
-            self._orders.give(Gauge(name=name, value=value))

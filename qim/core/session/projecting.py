@@ -10,10 +10,11 @@ from typing import assert_never
 from qim.core.audience import named_version, recipients_in_shard
 from qim.core.contract import routing
 from qim.core.contract.entities import EMPTY_ID, NO_SOURCE, GroupDispatch, MessageKind
+from qim.core.contract.invariants import SideStage
 from qim.core.contract.logvalue import Dispatched, NewerFormat, Undecodable, read_dispatch
 from qim.core.machine import Ms
 from qim.core.ports.log import StoredRecord
-from qim.core.ports.observe import Count
+from qim.core.ports.observe import Count, StageReached
 from qim.core.ports.store_message import Position
 from qim.core.ports.store_session import ProjectDispatches, ProjectedRow
 from qim.core.position import record_digest
@@ -133,6 +134,15 @@ class Projecting:
         """Rows and position are stored."""
         if request.to.offset != shard.dispatch.stands_at():
             shard.rows_done = 0
+        for record in shard.dispatch.window:
+            if record.stored.offset >= request.to.offset:
+                break
+            dispatch = record.content
+            if isinstance(dispatch, GroupDispatch):
+                stage = StageReached(
+                    trace_id=dispatch.trace_id, stage=SideStage.PROJECTED, sent_at=dispatch.sent_at
+                )
+                self._orders.give(stage)
         shard.dispatch.passed(request.to)
 
 

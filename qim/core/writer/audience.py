@@ -95,6 +95,10 @@ class AudienceCache:
         if entry is not None:
             self._members -= len(entry[1].members)
 
+    def members(self) -> int:
+        """What the entries weigh."""
+        return self._members
+
     def check(self) -> None:
         """The weight is what the entries weigh, and within its limits."""
         assert self._members == sum(len(entry[1].members) for entry in self._entries.values())

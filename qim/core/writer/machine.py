@@ -26,6 +26,7 @@ from qim.core.machine import Choose, Ms
 from qim.core.ports.completion import Failed, Fenced, StoreReset, StoreRole, Unknown
 from qim.core.ports.local import DrainRequested, LeaseGone, LeaseHeld, Started
 from qim.core.ports.network import Received, Send
+from qim.core.ports.observe import Gauge, queue
 from qim.core.ports.registry import Role
 from qim.core.writer.arrivals import Submit
 from qim.core.writer.audience import AudienceCache
@@ -68,7 +69,6 @@ class Writer:
         self._shards: Final[dict[int, Shard]] = {}
         self._draining = False
         self._probe_at: Ms | None = None
-        self._gauge_at: Ms = 0
         self._handlers: Final[dict[Call, Handler]] = {
             Call.RESERVE: self._pipeline.on_reserved,
             Call.APPEND: self._pipeline.on_appended,
@@ -109,8 +109,6 @@ class Writer:
         orders.unpark()
         self._trimming.look()
         self._probe_clock()
-        if orders.now >= self._gauge_at:
-            self._measure()
         while orders.touched:
             _, shard = orders.touched.popitem()
             self._flush(shard)
@@ -136,6 +134,29 @@ class Writer:
     def serving(self) -> int:
         """How many shards came through OPEN and serve."""
         return sum(shard.stage is SERVING for shard in self._shards.values())
+
+    def gauges(self, now: Ms) -> list[Gauge]:
+        """Bounded structures and the shards, by a driver that is asked for them."""
+        orders, config, shards = self._orders, self._config, self._shards.values()
+        unappended = [len(shard.append_queue) for shard in shards]
+        return [
+            *queue("writer.commits", orders.held_commits, config.commits_max),
+            *queue("writer.commit_bytes", orders.held_bytes, config.commit_bytes_max),
+            *queue("writer.queries", orders.held_queries, config.queries_max),
+            *queue("writer.waiting", self._deadlines.length(), config.waiting_requests_max),
+            *queue("writer.unappended", sum(unappended), config.unappended_max * len(unappended)),
+            *queue(
+                "writer.heads",
+                sum(len(shard.heads) for shard in shards),
+                config.heads_max * len(unappended),
+            ),
+            *queue("writer.cached_members", self._audiences.members(), config.cached_members_max),
+            Gauge(name="writer_ops", value=len(orders.pending)),
+            Gauge(
+                name="clock_ahead_ms", value=orders.clock.ahead_ms if orders.clock.refuses else 0
+            ),
+            Gauge(name="shards_serving", value=self.serving(), label="writer"),
+        ]
 
     def check(self) -> None:
         """Own invariants; the simulator calls it after every step."""
@@ -321,16 +342,6 @@ class Writer:
             self._pipeline.flush(shard)
             self._verdicts.flush(shard)
 
-    def _measure(self) -> None:
-        """Lengths of the bounded queues, once a while: nobody is woken for a gauge."""
-        orders = self._orders
-        self._gauge_at = orders.now + self._config.gauge_every_ms
-        orders.gauge("writer_commits", orders.held_commits)
-        orders.gauge("writer_commit_bytes", orders.held_bytes)
-        orders.gauge("writer_queries", orders.held_queries)
-        orders.gauge("writer_ops", len(orders.pending))
-        orders.gauge("writer_waiting_requests", self._deadlines.length())
-
     def _probe_clock(self) -> None:
         """While our clock is refused nothing is appended, so a fresh barrier asks the log's time again."""
         orders = self._orders
@@ -338,7 +349,6 @@ class Writer:
             self._probe_at = None
         elif self._probe_at is None:
             orders.count("clock_refused")
-            orders.gauge("clock_ahead_ms", orders.clock.ahead_ms)
             self._probe_at = orders.now + self._config.clock_probe_ms
         elif orders.now >= self._probe_at:
             self._probe_at = None

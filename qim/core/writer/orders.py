@@ -18,7 +18,7 @@ from qim.core.contract.rpc import Message, Refused
 from qim.core.machine import Choose
 from qim.core.ports.local import FreshEpochWanted
 from qim.core.ports.network import Send
-from qim.core.ports.observe import Count, Gauge, StageReached, Violation
+from qim.core.ports.observe import Count, StageReached, Violation
 from qim.core.ports.store_message import OpenShard
 from qim.core.writer.clock import WriterClock
 from qim.core.writer.commit import Commit, Waiter
@@ -190,17 +190,15 @@ class Orders:
         """Summed over the step: one Count an observation, not one a message."""
         self._counts[name, label] = self._counts.get((name, label), 0) + value
 
-    def stage(self, trace_id: int, stage: str) -> None:
+    def stage(self, commit: Commit, stage: str) -> None:
         """A message got somewhere."""
-        self._effects.append(StageReached(trace_id=trace_id, stage=stage))
+        self._effects.append(
+            StageReached(trace_id=commit.trace_id, stage=stage, sent_at=commit.sent_at)
+        )
 
     def violate(self, check: str, detail: str) -> None:
         """A named stop: readyz turns 503 and stays there."""
         self._effects.append(Violation(check=check, detail=detail))
-
-    def gauge(self, name: str, value: int, label: str = "") -> None:
-        """Length of a bounded queue."""
-        self._effects.append(Gauge(name=name, value=value, label=label))
 
     def fresh_epoch(self, shard: Shard, above: int) -> None:
         """The lease keeper answers LeaseHeld or LeaseGone."""

@@ -197,7 +197,7 @@ class Pipeline:
             self._audiences.put(commit.conversation_id, shard.generation, after)
             shard.controls[commit.conversation_id, after.version] = []
         shard.append_queue.append(commit)
-        self._orders.stage(commit.trace_id, RECORDED)
+        self._orders.stage(commit, RECORDED)
 
     # ------------------------------------------------------------- append
 
@@ -241,7 +241,7 @@ class Pipeline:
         shard.append_single = False
         for commit, offset in zip(commits, answer.offsets, strict=True):
             commit.offset = offset
-            orders.stage(commit.trace_id, OUTBOXED)
+            orders.stage(commit, OUTBOXED)
         shard.mark_queue.extend(commits)
 
     def failed_append(self, shard: Shard, pending: Pending, why: FailReason) -> bool:
@@ -318,7 +318,7 @@ class Pipeline:
         commits, shard.mark_inflight = shard.mark_inflight, ()
         self._orders.count("messages", len(commits))
         for commit in commits:
-            self._orders.stage(commit.trace_id, COMMITTED)
+            self._orders.stage(commit, COMMITTED)
             self._heads.note(shard, commit)
             self._acknowledge(shard, commit)
 

@@ -212,7 +212,6 @@ class WriterConfig(Struct, frozen=True, kw_only=True):
     retry_delay_max_ms: int = 2000
     unavailable_after_attempts: int = 8
     clock_probe_ms: int = 5000
-    gauge_every_ms: int = 1000
     trim_every_ms: int = MINUTE_MS
     trim_pause_ms: int = 200
     reserve_settle_ms: int = 10 * MINUTE_MS

@@ -19,7 +19,7 @@ from qim.core.ports.archive import (
 from qim.core.ports.completion import Failed, FailReason, Fenced, StoreReset, StoreRole, Unknown
 from qim.core.ports.local import FreshEpochWanted, LeaseGone, LeaseHeld, Started
 from qim.core.ports.log import EndsRead, Fetch, Fetched, OutOfRange, ReadEnds, StoredRecord
-from qim.core.ports.observe import Count, Gauge, StageReached, Violation
+from qim.core.ports.observe import Count, Gauge, Measured, StageReached, Violation
 from qim.core.ports.registry import LeaseRead, ReadLease, Resource, Role
 from qim.core.ports.store_history import ArchiveCommitted, ArchiveOpened, CommitArchive, OpenArchive
 from qim.core.ports.store_message import Position
@@ -154,7 +154,7 @@ class Scene:
         self.epoch = 0
         self.violations: list[Violation] = []
         self.counts: dict[tuple[str, str], int] = {}
-        self.gauges: dict[tuple[str, str], int] = {}
+        self.stages: list[tuple[int, str]] = []
         self.wanted: list[FreshEpochWanted] = []
         self.written: list[WriteArchive] = []
         self.start()
@@ -192,10 +192,10 @@ class Scene:
                 case Count():
                     key = (effect.name, effect.label)
                     self.counts[key] = self.counts.get(key, 0) + effect.value
-                case Gauge():
-                    self.gauges[effect.name, effect.label] = effect.value
                 case StageReached():
-                    raise AssertionError("the archiver marks no stage")
+                    self.stages.append((effect.trace_id, effect.stage))
+                case Gauge() | Measured():
+                    raise AssertionError("gauges are asked for, and nothing is timed here")
                 case FreshEpochWanted():
                     self.wanted.append(effect)
                 case _:

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from qim.core.archiver import ArchiverConfig, HistoryArchiver
 from qim.core.archiver.vocabulary import ARCHIVE_HOLE, POSITION_MISMATCH, SEQ_REUSED
 from qim.core.contract.entities import FORMAT_VERSION, RetentionClass
+from qim.core.contract.invariants import SideStage
 from qim.core.ports.archive import ExpireArchive, ReadArchivedConversations, WriteArchive
 from qim.core.ports.completion import Fenced, StoreReset, StoreRole
 from qim.core.ports.local import DrainRequested, LeaseGone, LeaseHeld
@@ -59,7 +60,9 @@ def test_records_are_archived_before_the_position_moves() -> None:
     (write,) = scene.taken(WriteArchive)
     assert (len(write.rows), write.through, write.traces) == (3, 3, (1, 2, 3))
     assert scene.taken(CommitArchive) == []
+    assert scene.stages == [], "not before the archive has confirmed"
     scene.give(scene.answer(write))
+    assert scene.stages == [(trace, SideStage.ARCHIVED) for trace in (1, 2, 3)]
     (commit,) = scene.taken(CommitArchive)
     assert (commit.from_offset, commit.to.offset, commit.to.topic_id) == (0, 3, TOPIC)
     scene.give(scene.answer(commit))
@@ -543,11 +546,14 @@ def test_gauges_name_lag_and_window() -> None:
     scene.outboxes[0].message(4)
     scene.outboxes[0].message(5)
     (fetch,) = scene.taken(Fetch)
-    scene.now += 1_000
     scene.give(scene.answer(fetch))
-    assert scene.gauges["archiver_lag_records", "0"] == 2
-    assert scene.gauges["archiver_window_records", ""] == 2
+
+    def gauges() -> dict[tuple[str, str], int]:
+        return {(one.name, one.label): one.value for one in scene.archiver.gauges(scene.now)}
+
+    assert gauges()["archiver_lag_records", "0"] == 2
+    assert gauges()["queue_depth", "archiver.window"] == 2
+    assert gauges()["queue_capacity", "archiver.window"] == scene.config.window_records_max
     scene.run()
-    scene.now += 1_000
-    scene.give()
-    assert scene.gauges["archiver_lag_records", "0"] == 0
+    assert gauges()["archiver_lag_records", "0"] == 0
+    assert gauges()["queue_depth", "archiver.window"] == 0

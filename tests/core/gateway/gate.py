@@ -32,7 +32,7 @@ from qim.core.contract.wire import FRAME_BYTES_MAX, FrameDecoder
 from qim.core.gateway import ConnectionNode, GatewayConfig
 from qim.core.ports.local import Started
 from qim.core.ports.network import Received, Send
-from qim.core.ports.observe import Count, Gauge
+from qim.core.ports.observe import Count, Measured
 from qim.core.ports.registry import LeaseRead, ReadLease, Role
 from qim.core.ports.sockets import (
     Accepted,
@@ -145,7 +145,7 @@ class Gate:
             elif isinstance(effect, Count):
                 key = f"{effect.name}.{effect.label}" if effect.label else effect.name
                 self.counts[key] = self.counts.get(key, 0) + effect.value
-            elif not isinstance(effect, Gauge):
+            elif not isinstance(effect, Measured):
                 self.effects.append(effect)
         return list(effects)
 

@@ -48,7 +48,7 @@ from qim.core.contract.rpc import (
 from qim.core.ports.completion import Failed, FailReason, Unknown
 from qim.core.ports.local import Started
 from qim.core.ports.network import Received, Send
-from qim.core.ports.observe import Gauge
+from qim.core.ports.observe import Measured
 from qim.core.ports.registry import ReadLease, Resource, Role
 from qim.core.ports.sockets import Backlog, PauseReading, ResumeReading, Write
 from tests.core.gateway.gate import MAILBOX_SEQ, WALL, Gate, key, lease_read, pull, send
@@ -543,16 +543,18 @@ def test_all_frames_of_a_step_travel_in_one_write() -> None:
     assert len(write.traces) == 4, "a batch draws once: a few identities suffice"
 
 
-def test_a_gateway_that_grows_quiet_says_so_at_once() -> None:
+def test_gauges_show_what_waits_and_an_answer_how_long_it_took() -> None:
     gate = online()
-    gate.now += 1_000
     gate.say(5, send())
     ask = asked(gate, SubmitSend)
+
+    def gauges() -> dict[tuple[str, str], int]:
+        return {(one.name, one.label): one.value for one in gate.node.gauges(gate.now)}
+
+    assert gauges()["queue_depth", "gateway.requests"] == 1
+    assert gauges()["queue_depth", "gateway.connections"] == 1
+    gate.now += 40
     effects = gate.step(Received(source="w", wall=1, message=sent(ask)))
-    gauges = {e.name: e.value for e in effects if isinstance(e, Gauge)}
-    assert gauges == {
-        "gateway_connections": 1,
-        "gateway_requests": 0,
-        "gateway_owner_waiters": 0,
-    }
-    assert not [e for e in gate.step() if isinstance(e, Gauge)]
+    assert gauges()["queue_depth", "gateway.requests"] == 0
+    (took,) = [e for e in effects if isinstance(e, Measured)]
+    assert (took.name, took.label, took.ms) == ("gateway_request", "SEND", 40)

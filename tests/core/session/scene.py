@@ -56,7 +56,7 @@ from qim.core.ports.log import (
     Topic,
 )
 from qim.core.ports.network import Received, Send
-from qim.core.ports.observe import Count, Gauge, Violation
+from qim.core.ports.observe import Count, StageReached, Violation
 from qim.core.ports.registry import LeaseRead, ReadLease, Resource, Role
 from qim.core.ports.store_message import ReadVersions, VersionsRead
 from qim.core.session import SessionConfig, SessionProjection
@@ -214,7 +214,7 @@ class Scene:
         self.answers: dict[int, Any] = {}
         self.violations: list[Violation] = []
         self.counts: dict[str, int] = {}
-        self.gauges: dict[str, int] = {}
+        self.stages: list[tuple[int, str]] = []
         self.sent: list[Any] = []
         self.fault: Fault = lambda effect: None
         self.missing_versions: dict[bytes, None] = {}
@@ -293,8 +293,8 @@ class Scene:
         match effect:
             case Count():
                 self.counts[effect.name] = self.counts.get(effect.name, 0) + effect.value
-            case Gauge():
-                self.gauges[effect.name] = effect.value
+            case StageReached():
+                self.stages.append((effect.trace_id, effect.stage))
             case Violation():
                 self.violations.append(effect)
             case FreshEpochWanted():

@@ -393,10 +393,13 @@ def test_books_are_bounded() -> None:
         assert shown(scene.pages(user, 2)) == scene.expected(user, {})
         for name in names:
             assert isinstance(scene.read(user, name, 1), StateDone)
-    scene.run(CONFIG.gauge_ms)
-    scene.feed()
     scene.run()
-    assert scene.gauges["session_snapshot_users"] == 1
+    gauges = {(one.name, one.label): one.value for one in scene.machine.gauges(scene.now)}
+    assert gauges["session_snapshot_users", ""] == 1
+    assert gauges["queue_depth", "session.questions"] == 0
+    assert gauges["queue_depth", "session.snapshot_bytes"] > 0
+    assert gauges["queue_capacity", "session.snapshot_bytes"] == 1_500
+    assert gauges["session_lag_records", "0"] == gauges["session_state_lag_records", "0"] == 0
 
 
 def test_drain_finishes_what_is_in_flight_and_takes_nothing_new() -> None:

@@ -5,6 +5,7 @@ from msgspec.structs import replace
 from qim.core.contract import routing
 from qim.core.contract.entities import MessageKind
 from qim.core.contract.errors import ErrorCode
+from qim.core.contract.invariants import SideStage
 from qim.core.contract.kinds import StateFlag
 from qim.core.contract.rpc import (
     AskSessionList,
@@ -68,6 +69,7 @@ def test_projected_through_names_the_last_dispatch_the_list_contains() -> None:
     scene.run(1_000)
     assert scene.page(1).projected_through == 1 << 48 | 3
     assert shown(scene.pages(1)) == scene.expected(1, {})
+    assert {stage for _, stage in scene.stages} == {SideStage.PROJECTED}
 
 
 def test_unread_beyond_the_window_is_the_window_and_not_exact() -> None:
