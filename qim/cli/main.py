@@ -4,7 +4,22 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from qim.cli import audit, group, history, load, mailbox, overlay, send, sessions, state, token, up
+from qim.cli import (
+    archive,
+    audit,
+    config,
+    group,
+    history,
+    load,
+    mailbox,
+    overlay,
+    send,
+    serve,
+    sessions,
+    state,
+    token,
+    up,
+)
 from qim.cli.chat import add_parser as add_chat_parser
 from qim.cli.command import run_command
 from qim.cli.exit_codes import exit_lines
@@ -44,6 +59,8 @@ def parser(*, with_sim: bool = False) -> argparse.ArgumentParser:
     )
     commands = found.add_subparsers(title="commands", metavar="COMMAND", required=True)
     up.add_parser(commands)
+    serve.add_parser(commands)
+    config.add_parser(commands)
     token.add_parser(commands)
     send.add_parser(commands)
     mailbox.add_parsers(commands)
@@ -56,6 +73,7 @@ def parser(*, with_sim: bool = False) -> argparse.ArgumentParser:
     add_smoke_parser(commands)
     load.add_parser(commands)
     audit.add_parser(commands)
+    archive.add_parser(commands)
     if with_sim:
         from qim.cli import sim
 

@@ -161,6 +161,12 @@ class Hosting:
                 told.append(f"{have} of {wanted} {SERVES[role]}")
         return ", ".join(told)
 
+    def knows_peers(self) -> bool:
+        """The registry has told which processes play the roles of this one: what is wished for is known."""
+        return all(
+            self.keeper.knows_peers(LEASED[role]) for role in self.machines if role in LEASED
+        )
+
     async def drain(self, seconds_max: float) -> bool:
         """Finish what is in flight, give the leases back; True when everything came to rest in time."""
         deadline = self._loop.time() + seconds_max
@@ -189,6 +195,14 @@ class Hosting:
         """Gauges: events that wait for each machine."""
         for name, hosted in list(self.runtime.hosted.items()):
             yield "inbox_events_waiting", name, len(hosted.inbox)
+
+    def leases(self) -> Iterable[tuple[str, str, float]]:
+        """Gauges: leases wished for and held, by role."""
+        known = list(self.keeper.leases.values())
+        for role in sorted({lease.resource.role for lease in known}):
+            own = [lease for lease in known if lease.resource.role is role]
+            yield "leases_wished", role, sum(lease.wished for lease in own)
+            yield "leases_held", role, sum(lease.told for lease in own)
 
     # ------------------------------------------------------------ parts of the above
 

@@ -1,0 +1,142 @@
+"""`qim config check|print`: what `qim serve` would be told and what it would refuse, without starting anything."""
+
+import argparse
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from qim.adapters.start_refused import StartRefused
+from qim.cli.command import Subparsers, add_command
+from qim.cli.exit_codes import Exit
+from qim.cli.output import print_json, say
+from qim.cli.serve import ROLES
+from qim.core.contract.redact import secret_digest
+from qim.services.roles import ServiceRole
+from qim.services.settings import Reading, check_settings, read_settings
+from qim.services.settings.table import VARIABLES, Variable
+
+EXAMPLES = """\
+  qim config check --config /etc/qim.toml               # every fault, for every role; status 2 if there is one
+  qim config check --role writer
+  qim config print --role gateway --json                # each value and where it came from; secrets as digests
+"""
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Register the command."""
+    parser = add_command(
+        subparsers,
+        "config",
+        _run,
+        summary="check or print what `qim serve` is told",
+        examples=EXAMPLES,
+        more="\nReads --config or $QIM_CONFIG and the environment, as `qim serve` does; docs/configuration.md has all names.",
+    )
+    parser.add_argument("what", choices=("check", "print"), help="check: faults; print: values")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="TOML (default: $QIM_CONFIG)")
+    parser.add_argument("--role", choices=ROLES, help="for this role alone (default: all of them)")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+
+
+def _run(args: argparse.Namespace) -> int:
+    reading = read_settings(os.environ, args.config)
+    roles = [ServiceRole(args.role)] if args.role else list(ServiceRole)
+    if args.what == "print":
+        return _print(reading, roles, as_json=args.json)
+    return _check(reading, roles, as_json=args.json)
+
+
+# ------------------------------------------------------------ check
+
+
+def _check(reading: Reading, roles: Iterable[ServiceRole], *, as_json: bool) -> int:
+    faults = list(_faults(reading, roles))
+    if as_json:
+        told = [_fault(refused, named) for refused, named in faults]
+        print_json({"ok": not faults, "faults": told, "remarks": list(reading.remarks)})
+    else:
+        for refused, named in faults:
+            print(f"{', '.join(named) or 'every role'}: {refused}")
+        for remark in reading.remarks:
+            say(remark)
+        if not faults:
+            print("nothing to refuse in the configuration; servers are checked at start")
+    return int(Exit.USAGE if faults else Exit.DONE)
+
+
+def _faults(
+    reading: Reading, roles: Iterable[ServiceRole]
+) -> Iterator[tuple[StartRefused, list[str]]]:
+    """Each fault once, with the roles it concerns; those of the reading concern all."""
+    for refused in reading.faults:
+        yield refused, []
+    found: dict[str, tuple[StartRefused, list[str]]] = {}
+    for role in roles:
+        for refused in check_settings(reading.settings, role):
+            same = str(refused).replace(f" for {role}", "")
+            found.setdefault(same, (refused, []))[1].append(role.value)
+    yield from found.values()
+
+
+def _fault(refused: StartRefused, roles: list[str]) -> dict[str, object]:
+    return {
+        "code": refused.code,
+        "what": refused.what,
+        "got": refused.got,
+        "expected": refused.expected,
+        "command": refused.command,
+        "roles": roles,
+    }
+
+
+# ------------------------------------------------------------ print
+
+
+def _print(reading: Reading, roles: list[ServiceRole], *, as_json: bool) -> int:
+    rows = [_row(variable, reading) for variable in VARIABLES]
+    missing = {
+        variable.name: [role.value for role in roles if role in variable.needed_by]
+        for variable in VARIABLES
+        if getattr(reading.settings, variable.key) is None
+    }
+    for row in rows:
+        row["needed_by"] = missing.get(row["name"], [])
+    if as_json:
+        print_json({"values": rows})
+    else:
+        for row in rows:
+            needed = f" needed by {', '.join(row['needed_by'])}" if row["needed_by"] else ""
+            value = "" if row["value"] is None else row["value"]
+            print(f"{row['name']}={value}  # {row['source']}{needed}")
+    for refused in reading.faults:
+        say(str(refused))
+    return int(Exit.USAGE if reading.faults else Exit.DONE)
+
+
+def _row(variable: Variable, reading: Reading) -> dict[str, Any]:
+    value = getattr(reading.settings, variable.key)
+    source = reading.sources.get(variable.name)
+    return {
+        "name": variable.name,
+        "value": shown(variable, value),
+        "source": source or ("default" if value not in (None, ()) else "not set"),
+    }
+
+
+def shown(variable: Variable, value: Any) -> str | None:
+    """As it would stand in the environment; of a secret its digest alone, of an address with a password in it too."""
+    if value is None:
+        return None
+    text = variable.kind.show(value)
+    if variable.secret:
+        return _without_secret(variable, text)
+    return text
+
+
+def _without_secret(variable: Variable, text: str) -> str:
+    if not variable.name.endswith("_ADDR"):
+        return secret_digest(text)
+    head, at, host = text.rpartition("@")
+    scheme = head.partition("://")[0] + "://" if "://" in head else ""
+    return f"{scheme}{secret_digest(head)}@{host}" if at else text

@@ -1,0 +1,1 @@
+"""`qim serve`: one role a process, over real servers (architecture.md, Embedded and production)."""

@@ -1,0 +1,288 @@
+"""The adapters of one process of a cluster: only those its role speaks to, each checked before anything is written.
+
+They are imported here and as late as possible: `qim up` and the client commands work without the extra `cluster`.
+"""
+
+import ssl
+from asyncio import AbstractEventLoop
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from qim.adapters.redis.address import StoreAddress
+from qim.adapters.redis.outcomes import NotConnected
+from qim.adapters.redis.store import RedisStore
+from qim.adapters.reporting import Reporting
+from qim.adapters.start_refused import StartRefused
+from qim.core.contract.params import DEFAULT
+from qim.core.ports.completion import StoreReset, StoreRole
+from qim.core.ports.log import Topic
+from qim.services.hosting import Ports
+from qim.services.roles import ServiceRole
+from qim.services.routing import Port
+from qim.services.settings import Settings
+from qim.services.settings.values import show_address
+
+MESSAGE: Final = frozenset(ServiceRole) - {ServiceRole.GATEWAY}
+MAILBOX: Final = frozenset(
+    {ServiceRole.GATEWAY, ServiceRole.MAILBOX, ServiceRole.SESSION, ServiceRole.AUDITOR}
+)
+LOGS: Final = frozenset(ServiceRole) - {ServiceRole.GATEWAY}
+ARCHIVE: Final = frozenset({ServiceRole.WRITER, ServiceRole.MAILBOX, ServiceRole.ARCHIVER})
+"""Which roles speak to what; a test compares these with the effects of their machines."""
+
+Gauges = Callable[[], Iterable[tuple[str, str, float]]]
+
+
+class Registry(Port, Protocol):
+    """The registry, with what only a start asks of it."""
+
+    async def fix_shared(self, numbers: dict[str, str]) -> None: ...
+
+    async def lease_instance_number(
+        self, owner: str, address: str, ttl_ms: int, *, number: int | None = None
+    ) -> tuple[int, int]: ...
+
+
+class Opened:
+    """What a role's process speaks to, opened and checked; ``close`` ends all of it in reverse."""
+
+    def __init__(self) -> None:
+        self.ports: Ports
+        self.registry: Registry
+        self.topic_ids: Mapping[Topic, bytes] = {}
+        self.gauges: list[Gauges] = []
+        self.warnings: list[str] = []
+        self._stack = AsyncExitStack()
+
+    def closing(self, close: Callable[[], Awaitable[object]]) -> None:
+        """Called at the end."""
+        self._stack.push_async_callback(close)
+
+    async def close(self) -> None:
+        """Whatever was opened."""
+        await self._stack.aclose()
+
+
+class NotAsked:
+    """The port of a role that never asks it; a request is our own bug."""
+
+    def __init__(self, role: ServiceRole, what: str) -> None:
+        self._told = f"a {role} has no business with the {what}"
+
+    def submit(self, request: Any, answer: Callable[[Any], None]) -> None:
+        """Raises AssertionError."""
+        raise AssertionError(f"{self._told}: {type(request).__name__}")
+
+
+Open = Callable[
+    [Settings, ServiceRole, AbstractEventLoop, Reporting, Callable[[StoreReset], None]],
+    Awaitable[Opened],
+]
+
+
+async def open_adapters(
+    settings: Settings,
+    role: ServiceRole,
+    loop: AbstractEventLoop,
+    reporting: Reporting,
+    on_reset: Callable[[StoreReset], None],
+) -> Opened:
+    """Connect and check: stores, log, archive, then registry. Nothing durable is written. Raises StartRefused."""
+    opened = Opened()
+    try:
+        message, mailbox = await _open_stores(settings, role, opened, on_reset)
+        log: Port = NotAsked(role, "log")
+        if role in LOGS:
+            log = await _open_log(settings, role, loop, opened)
+        archive: Port | None = None
+        if role in ARCHIVE and settings.message_store_backend == "tiered":
+            archive = await _open_archive(settings, loop, opened)
+        opened.registry = await _open_registry(settings, loop, opened)
+        opened.ports = Ports(
+            message=message, mailbox=mailbox, log=log, registry=opened.registry, archive=archive
+        )
+    except BaseException:
+        await opened.close()
+        raise
+    return opened
+
+
+# ------------------------------------------------------------ hot stores
+
+
+async def _open_stores(
+    settings: Settings,
+    role: ServiceRole,
+    opened: Opened,
+    on_reset: Callable[[StoreReset], None],
+) -> tuple[Port, Port]:
+    """One connection where both stores are one server."""
+    places = {
+        StoreRole.MESSAGE: settings.redis_addr,
+        StoreRole.MAILBOX: settings.mailbox_redis_addr or settings.redis_addr,
+    }
+    wanted = [
+        store
+        for store, roles in ((StoreRole.MESSAGE, MESSAGE), (StoreRole.MAILBOX, MAILBOX))
+        if role in roles
+    ]
+    ports: dict[StoreRole, Port] = {}
+    for place in dict.fromkeys(places[store] for store in wanted):
+        stores = tuple([store for store in wanted if places[store] == place])
+        made = await _open_store(settings, place, stores, on_reset)
+        opened.closing(made.close)
+        opened.warnings += made.waived
+        opened.gauges.append(_labelled(made, stores))
+        ports.update(dict.fromkeys(stores, made))
+    return (
+        ports.get(StoreRole.MESSAGE, NotAsked(role, "message store")),
+        ports.get(StoreRole.MAILBOX, NotAsked(role, "mailbox store")),
+    )
+
+
+async def _open_store(
+    settings: Settings,
+    place: str,
+    stores: tuple[StoreRole, ...],
+    on_reset: Callable[[StoreReset], None],
+) -> RedisStore:
+    address = StoreAddress.parse(place)
+    try:
+        return await RedisStore.open(
+            address,
+            on_reset=on_reset,
+            roles=stores,
+            unsafe_dev=settings.redis_allow_unsafe_dev,
+        )
+    except NotConnected as error:
+        raise StartRefused(
+            "redis_unreachable",
+            f"the {' and '.join(stores)} store at {address}",
+            got=str(error),
+            expected="a server that answers",
+            command=f"{address.redis_cli} ping",
+        ) from None
+
+
+def _labelled(store: RedisStore, stores: tuple[StoreRole, ...]) -> Gauges:
+    gauges: Callable[[], Iterable[tuple[str, str, float]]] | None = getattr(store, "gauges", None)
+    label = "_".join(stores)
+
+    def told() -> Iterable[tuple[str, str, float]]:
+        for name, own, value in gauges() if gauges is not None else ():
+            yield name, f"{label}_{own}" if own else label, value
+
+    return told
+
+
+# ------------------------------------------------------------ log, archive, registry
+
+
+async def _open_log(
+    settings: Settings, role: ServiceRole, loop: AbstractEventLoop, opened: Opened
+) -> Port:
+    from qim.adapters.kafka.log import KafkaLog
+    from qim.adapters.kafka.settings import KafkaSettings
+
+    brokers, dispatches = settings.brokers(role), settings.dispatches(role)
+    outbox_ms, dispatch_ms = (
+        settings.outbox_recovery_window_ms,
+        settings.dispatch_recovery_window_ms,
+    )
+    assert brokers and dispatches and settings.outbox_topic, "check_settings came before"
+    assert outbox_ms is not None and dispatch_ms is not None, "check_settings came before"
+    log: Any = KafkaLog(
+        KafkaSettings(
+            brokers=",".join(brokers),
+            outbox_topic=settings.outbox_topic,
+            dispatch_topic=dispatches,
+            user_state_topic=settings.user_state_topic,
+            outbox_partitions=settings.outbox_partition_count,
+            dispatch_partitions=settings.mailbox_shard_count,
+            user_state_partitions=settings.mailbox_shard_count,
+            outbox_recovery_ms=outbox_ms,
+            dispatch_recovery_ms=dispatch_ms,
+            body_bytes_max=DEFAULT.body_bytes_max,
+            allow_single_broker=settings.redpanda_allow_single_broker,
+            client_id=f"qim-{role}",
+            ssl_context=_client_context(settings.redpanda_tls_ca),
+            sasl_mechanism=settings.redpanda_sasl_mechanism,
+            sasl_username=settings.redpanda_sasl_user or "",
+            sasl_password=settings.redpanda_sasl_password or "",
+        ),
+        loop,
+    )
+    opened.closing(log.close)
+    await log.start()
+    opened.gauges.append(log.gauges)
+    opened.topic_ids = getattr(log, "topic_ids", {})
+    found: Port = log
+    return found
+
+
+def _client_context(ca: str | None) -> ssl.SSLContext | None:
+    return None if ca is None else ssl.create_default_context(cafile=ca)
+
+
+async def _open_archive(settings: Settings, loop: AbstractEventLoop, opened: Opened) -> Port:
+    from qim.adapters.cassandra.archive import CassandraArchive
+    from qim.adapters.cassandra.settings import settings_from
+
+    told = {
+        "HOSTS": ",".join(settings.scylla_hosts or ()),
+        "KEYSPACE": settings.scylla_keyspace,
+        "DC": settings.scylla_dc,
+        "RF": str(settings.scylla_rf),
+        "CONSISTENCY": settings.scylla_consistency,
+        "ALLOW_UNSAFE_DEV": "1" if settings.scylla_allow_unsafe_dev else "",
+        "USER": settings.scylla_user,
+        "PASSWORD": settings.scylla_password,
+        "TLS_CA": settings.scylla_tls_ca,
+    }
+    found = settings_from({f"QIM_SCYLLA_{name}": value or "" for name, value in told.items()})
+    archive = CassandraArchive(found, loop)
+    opened.closing(archive.close)
+    await archive.start()
+    opened.gauges.append(archive.gauges)
+    return archive
+
+
+async def _open_registry(settings: Settings, loop: AbstractEventLoop, opened: Opened) -> Registry:
+    from qim.adapters.etcd.connection import EtcdTls
+    from qim.adapters.etcd.registry import EtcdRegistry
+
+    tls: EtcdTls | None = None
+    if settings.etcd_tls_ca or settings.etcd_tls_cert:
+        tls = EtcdTls(
+            ca=_path(settings.etcd_tls_ca),
+            certificate=_path(settings.etcd_tls_cert),
+            key=_path(settings.etcd_tls_key),
+        )
+    registry = EtcdRegistry(
+        settings.etcd_endpoints,
+        settings.etcd_prefix,
+        loop,
+        tls=tls,
+        user=settings.etcd_user,
+        password=settings.etcd_password,
+    )
+    opened.closing(registry.close)
+    await registry.start()
+    opened.gauges.append(registry.gauges)
+    found: Registry = registry
+    return found
+
+
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text)
+
+
+def internal_listener(settings: Settings, role: ServiceRole) -> tuple[tuple[str, int], str] | None:
+    """Where the role listens for other processes and how they dial it ("" as bound); None: it has nothing to hear."""
+    listen = settings.internal_listen(role)
+    if listen is None:
+        return None
+    advertised = settings.internal_advertise
+    return listen, show_address(advertised) if advertised is not None else ""

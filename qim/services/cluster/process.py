@@ -1,0 +1,309 @@
+"""One process of `qim serve`: checks, then shared numbers, then leases, then the business listener; drains on SIGTERM.
+
+Exit status as of `qim up`: 0 drained, 1 a machine died or the drain did not end in time, 2 refused at start. Nothing durable
+is written and nobody is listened to before every check has passed.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import signal
+import socket
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Final, TypeVar
+
+import uvloop
+from msgspec.structs import replace
+
+from qim.adapters.http.operator_endpoint import Action, OperatorEndpoint
+from qim.adapters.reporting import Reporting
+from qim.adapters.rpc import ProcessRole, RpcNetwork
+from qim.adapters.tcp.server import TcpServer
+from qim.core.ports.completion import StoreReset
+from qim.core.ports.network import Received, Send
+from qim.services.audit_report import report_as_json
+from qim.services.cluster.adapters import Open, Opened, internal_listener, open_adapters
+from qim.services.cluster.shared import shared_numbers
+from qim.services.health import Health
+from qim.services.hosting import AUDIT_SECONDS_MAX, Deployment, Hosting, socket_routes
+from qim.services.observation import LogSink, ProcessObserver
+from qim.services.roles import SERVES, ServiceRole
+from qim.services.runtime import Runtime, wall_ms
+from qim.services.settings import Settings
+
+STDERR: Final = 2
+LOOK_SECONDS: Final = 0.25
+SERVING_LOOK_SECONDS: Final = 0.02
+T = TypeVar("T")
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)  # noqa: T201 - the one line that says it is ready
+
+
+class StoppedAtStart(Exception):
+    """SIGTERM came before it served: nothing to drain."""
+
+
+class ServeProcess:
+    """One run of `qim serve ROLE`; ``run`` gives the exit status and raises StartRefused."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        role: ServiceRole,
+        *,
+        open_ports: Open = open_adapters,
+        say: Callable[[str], None] = _say,
+    ) -> None:
+        self._settings = settings
+        self._role = role
+        self._open = open_ports
+        self._say = say
+        self._loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        self._sink = LogSink(self._loop, STDERR, as_json=settings.log_format == "json")
+        self._observer = ProcessObserver(self._sink, self._on_death, stages=settings.log_stages)
+        self._health = Health(self._observer, role=role.value)
+        self._reporting = Reporting(log=self._log, count=self._observer.count)
+        self._runtime = Runtime(self._loop, self._observer)
+        self._hosting: Hosting | None = None
+        self._network: RpcNetwork | None = None
+        self._tcp: TcpServer | None = None
+        self._owner = f"{role}-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+
+    def stop(self) -> None:
+        """As SIGTERM does: drain and end."""
+        self._stop.set()
+
+    async def run(self) -> int:
+        """From start to exit status."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self.stop)
+        async with contextlib.AsyncExitStack() as ending:
+            ending.callback(self._sink.close)
+            try:
+                calm = await self._lead(ending)
+            except StoppedAtStart:
+                self._log("info", "stopped before it served", {})
+                return 0
+        return 0 if calm else 1
+
+    async def _lead(self, ending: contextlib.AsyncExitStack) -> bool:
+        opened = await self._unless_stopped(self._opened(ending))
+        ending.callback(self._runtime.stop)
+        hosting = await self._unless_stopped(self._assembled(opened, ending))
+        endpoint = self._operator_endpoint(hosting)
+        ending.callback(endpoint.stop)
+        told = await self._listening(ending)
+        hosting.start()
+        self._log("info", "started", {"owner": self._owner, "address": hosting.address})
+        await self._unless_stopped(self._serving(hosting))
+        self._say_ready(hosting, {**told, "metrics": endpoint.address})
+        return await self._until_stopped(hosting)
+
+    # ------------------------------------------------------------ start
+
+    async def _opened(self, ending: contextlib.AsyncExitStack) -> Opened:
+        opened = await self._open(
+            self._settings, self._role, self._loop, self._reporting, self._store_was_reset
+        )
+        ending.push_async_callback(opened.close)
+        for warning in opened.warnings:
+            self._log("warning", "a check was waived", {"what": warning})
+        for gauges in opened.gauges:
+            self._observer.sample(gauges)
+        return opened
+
+    async def _assembled(self, opened: Opened, ending: contextlib.AsyncExitStack) -> Hosting:
+        """Shared numbers compared, the internal address known, the machine hosted but not started."""
+        settings, role = self._settings, self._role
+        deployment = Deployment(
+            parameters=settings.parameters(),
+            retention=settings.retention(),
+            secrets=(settings.secret(),),
+        )
+        numbers = shared_numbers(deployment)
+        for topic, identity in sorted(opened.topic_ids.items()):
+            numbers[f"topic_id_{topic}"] = identity.hex()
+        await opened.registry.fix_shared(numbers)
+        address = await self._internal_address(ending)
+        if role is ServiceRole.WRITER:
+            deployment = await self._numbered(opened, deployment, address)
+        hosting = Hosting(
+            self._loop,
+            self._runtime,
+            opened.ports,
+            deployment,
+            owner=self._owner,
+            address=address,
+        )
+        if role is ServiceRole.AUDITOR:
+            hosting.host_auditor()
+        else:
+            sockets = None
+            if role is ServiceRole.GATEWAY:
+                self._tcp = TcpServer(self._socket_event, wall_ms)
+                sockets = socket_routes(self._tcp)
+            hosting.host([role], remote=self._send, sockets=sockets)
+        self._observer.sample(hosting.queue_lengths)
+        self._observer.sample(self._own_gauges)
+        self._hosting = hosting
+        return hosting
+
+    async def _numbered(self, opened: Opened, deployment: Deployment, address: str) -> Deployment:
+        """The writer's instance number: its own wish, or the lowest that nobody holds (seed: QIM_WRITER_ID)."""
+        number, _ = await opened.registry.lease_instance_number(
+            self._owner,
+            address,
+            deployment.parameters.lease_ttl_ms,
+            number=self._settings.writer_id,
+        )
+        return replace(deployment, instance=number)
+
+    async def _internal_address(self, ending: contextlib.AsyncExitStack) -> str:
+        """host:port at which other processes reach this one; roles nobody asks go by their owner's name."""
+        listener = internal_listener(self._settings, self._role)
+        if listener is None:
+            return self._owner
+        listen, advertise = listener
+        self._network = RpcNetwork(
+            listen,
+            ProcessRole(self._role.value),
+            self._received,
+            advertise=advertise,
+            reporting=self._reporting,
+        )
+        ending.push_async_callback(self._network.close)
+        self._observer.sample(self._network.gauges)
+        return await self._network.start()
+
+    async def _listening(self, ending: contextlib.AsyncExitStack) -> dict[str, object]:
+        """Clients may come: the last thing of a start."""
+        if self._tcp is None:
+            return {}
+        ending.callback(self._tcp.abort_all)
+        return {"tcp": await self._tcp.listen(*self._settings.gateway_listen)}
+
+    async def _serving(self, hosting: Hosting) -> None:
+        """No limit: what is missing is at /readyz, and a lease of a dead process runs out by itself."""
+        while missing := self._not_serving(hosting):
+            self._health.missing = missing
+            if self._health.died is not None:
+                return
+            await asyncio.sleep(SERVING_LOOK_SECONDS)
+        self._health.missing = ""
+
+    def _not_serving(self, hosting: Hosting) -> str:
+        if self._role in SERVES and not hosting.knows_peers():
+            return "the other processes of this role are not known yet"
+        return hosting.not_serving()
+
+    def _say_ready(self, hosting: Hosting, told: dict[str, object]) -> None:
+        self._health.ready = self._health.died is None
+        ready = {"ready": True, "role": self._role.value, "pid": os.getpid(), **told}
+        if self._network is not None:
+            ready["internal"] = hosting.address
+        self._say(json.dumps(ready))
+
+    # ------------------------------------------------------------ at work, and the end
+
+    async def _until_stopped(self, hosting: Hosting) -> bool:
+        watching = asyncio.create_task(self._watch(hosting))
+        try:
+            await self._stop.wait()
+            self._health.ready, self._health.draining = False, True
+            calm = self._health.died is None and await self._drain(hosting)
+        finally:
+            watching.cancel()
+        self._log("info", "drained" if calm else "not drained", {})
+        return calm
+
+    async def _drain(self, hosting: Hosting) -> bool:
+        if self._tcp is not None:
+            self._tcp.stop_accepting()
+        if self._network is not None:
+            self._network.stop_accepting()
+        return await hosting.drain(self._settings.drain_ms / 1000)
+
+    async def _watch(self, hosting: Hosting) -> None:
+        """/readyz is asked on another thread and must not walk a machine's state."""
+        while True:
+            self._health.missing = self._not_serving(hosting)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T:
+        """The work's result. Raises StoppedAtStart when SIGTERM comes first."""
+        task, stop = asyncio.create_task(work), asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+        finally:
+            stop.cancel()
+            if not task.done():
+                task.cancel()
+                await asyncio.wait((task,))
+        raise StoppedAtStart
+
+    def _operator_endpoint(self, hosting: Hosting) -> OperatorEndpoint:
+        def audit() -> dict[str, object]:
+            asked = asyncio.run_coroutine_threadsafe(hosting.audit(), self._loop)
+            return report_as_json(asked.result(AUDIT_SECONDS_MAX + 5))
+
+        actions: dict[str, Action] = {"/audit": audit} if self._role is ServiceRole.AUDITOR else {}
+        host, port = self._settings.metrics(self._role)
+        health = self._health
+        return OperatorEndpoint(
+            host,
+            port,
+            self._observer,
+            health=health.healthz,
+            ready=health.readyz,
+            live=health.livez,
+            actions=actions,
+        )
+
+    # ------------------------------------------------------------ what others call
+
+    def _received(self, event: Received) -> None:
+        if self._hosting is not None:
+            self._hosting.network.received(event)
+
+    def _send(self, effect: Send) -> None:
+        if self._network is not None:
+            self._network.send(effect)
+
+    def _socket_event(self, event: Any) -> None:
+        assert self._hosting is not None
+        self._hosting.hosts[ServiceRole.GATEWAY].post(event)
+
+    def _store_was_reset(self, reset: StoreReset) -> None:
+        self._log("warning", "another incarnation of the store", {"store": reset.store.value})
+        if self._hosting is not None:
+            self._hosting.store_was_reset(reset)
+
+    def _own_gauges(self) -> Iterable[tuple[str, str, float]]:
+        if self._tcp is not None:
+            yield "tcp_streams_open", "", self._tcp.open_streams
+        if self._hosting is not None:
+            yield "rpc_messages_misdirected", "", self._hosting.network.misdirected
+            yield from self._hosting.leases()
+
+    def _log(self, level: str, event: str, fields: dict[str, object]) -> None:
+        self._sink.line(level, self._role.value, event, fields)
+
+    def _on_death(self, machine: str, error: BaseException) -> None:
+        self._health.died = error
+        self._stop.set()
+
+
+def run_serve(settings: Settings, role: ServiceRole) -> int:
+    """To the exit status. Raises StartRefused, OSError (an address is taken)."""
+
+    async def main() -> int:
+        return await ServeProcess(settings, role).run()
+
+    return uvloop.run(main())

@@ -1,0 +1,15 @@
+"""What a process of `qim serve` is told: read, judged, printed (docs/configuration.md)."""
+
+from qim.services.settings.checks import check_settings, has_internal_tls, is_loopback, require
+from qim.services.settings.model import Settings
+from qim.services.settings.reading import Reading, read_settings
+
+__all__ = [
+    "Reading",
+    "Settings",
+    "check_settings",
+    "has_internal_tls",
+    "is_loopback",
+    "read_settings",
+    "require",
+]

@@ -1,0 +1,223 @@
+"""What must not start, judged from the settings alone: before any connection is made (issue: start-up checks)."""
+
+import ipaddress
+from collections.abc import Iterator
+from typing import Final
+
+from qim.adapters.start_refused import StartRefused
+from qim.core.contract.params import ParametersInvalid
+from qim.services.roles import ServiceRole
+from qim.services.settings.model import DEVELOPMENT_SECRET, Settings
+from qim.services.settings.table import VARIABLES
+from qim.services.settings.values import Address, show_address
+
+_SIGNS: Final = frozenset({ServiceRole.GATEWAY, ServiceRole.MAILBOX})
+_ARCHIVE_READERS: Final = frozenset({ServiceRole.WRITER, ServiceRole.MAILBOX, ServiceRole.ARCHIVER})
+_INTERNAL_FILES: Final = (
+    "QIM_INTERNAL_TLS_CERT",
+    "QIM_INTERNAL_TLS_KEY",
+    "QIM_INTERNAL_TLS_CLIENT_CA",
+    "QIM_INTERNAL_TLS_SERVER_CA",
+)
+WILDCARDS: Final = ("0.0.0.0", "::")
+
+
+def check_settings(settings: Settings, role: ServiceRole) -> tuple[StartRefused, ...]:
+    """Every reason why a process of this role must not start with these settings (pure)."""
+    return (
+        *_missing(settings, role),
+        *_parameters(settings),
+        *_archive(settings, role),
+        *_client_tls(settings),
+        *_etcd(settings),
+        *_internal_tls(settings, role),
+        *_secret(settings, role),
+        *_advertised(settings, role),
+        *_hooks(settings),
+    )
+
+
+def require(settings: Settings, role: ServiceRole) -> None:
+    """Raises StartRefused with the first reason."""
+    for refused in check_settings(settings, role):
+        raise refused
+
+
+def is_loopback(host: str) -> bool:
+    """Literally a loopback address, or localhost; no name is resolved for it."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def has_internal_tls(settings: Settings) -> bool:
+    """mTLS between processes is set up."""
+    return all(settings.internal_tls())
+
+
+def _missing(settings: Settings, role: ServiceRole) -> Iterator[StartRefused]:
+    for variable in VARIABLES:
+        if role in variable.needed_by and getattr(settings, variable.key) is None:
+            yield StartRefused(
+                "config_missing",
+                f"{variable.name} for {role}",
+                got="not set",
+                expected=variable.kind.expected,
+                command=f"export {variable.name}=…",
+            )
+
+
+def _parameters(settings: Settings) -> Iterator[StartRefused]:
+    try:
+        settings.parameters().require_valid()
+    except ParametersInvalid as error:
+        for fault in error.faults:
+            yield StartRefused(
+                "config_parameters",
+                f"the parameter {fault.name}",
+                got=fault.got,
+                expected=fault.expected,
+                command=f"qim config print  # {fault.remedy}",
+            )
+
+
+def _archive(settings: Settings, role: ServiceRole) -> Iterator[StartRefused]:
+    tiered = settings.message_store_backend == "tiered"
+    if role is ServiceRole.ARCHIVER and not tiered:
+        yield StartRefused(
+            "archiver_without_archive",
+            "QIM_MESSAGE_STORE_BACKEND for archiver",
+            got=settings.message_store_backend,
+            expected="tiered: there is nothing to archive otherwise",
+            command="export QIM_MESSAGE_STORE_BACKEND=tiered",
+        )
+    if not tiered or role not in _ARCHIVE_READERS:
+        return
+    for name in ("scylla_hosts", "scylla_keyspace", "scylla_dc", "scylla_rf"):
+        if getattr(settings, name) is None:
+            variable = f"QIM_{name.upper()}"
+            yield StartRefused(
+                "config_missing",
+                f"{variable} for {role}, as QIM_MESSAGE_STORE_BACKEND is tiered",
+                got="not set",
+                expected="set with the others of QIM_SCYLLA_*, or QIM_MESSAGE_STORE_BACKEND=redis for development",
+                command=f"export {variable}=…",
+            )
+
+
+def _client_tls(settings: Settings) -> Iterator[StartRefused]:
+    yield from _pair(settings.tls_cert, settings.tls_key, "QIM_TLS_CERT", "QIM_TLS_KEY")
+
+
+def _etcd(settings: Settings) -> Iterator[StartRefused]:
+    tls = settings.etcd_tls_cert, settings.etcd_tls_key
+    yield from _pair(*tls, "QIM_ETCD_TLS_CERT", "QIM_ETCD_TLS_KEY")
+    login = settings.etcd_user, settings.etcd_password
+    yield from _pair(*login, "QIM_ETCD_USER", "QIM_ETCD_PASSWORD", "etcd_login_half")
+
+
+def _pair(
+    first: str | None,
+    second: str | None,
+    first_name: str,
+    second_name: str,
+    code: str = "tls_pair_half",
+) -> Iterator[StartRefused]:
+    if (first is None) != (second is None):
+        here, absent = (first_name, second_name) if second is None else (second_name, first_name)
+        yield StartRefused(
+            code,
+            here,
+            got=f"set without {absent}",
+            expected="both or neither: half a pair must not end in none",
+            command=f"export {absent}=…",
+        )
+
+
+def _internal_tls(settings: Settings, role: ServiceRole) -> Iterator[StartRefused]:
+    files = settings.internal_tls()
+    if any(files) and not all(files):
+        absent = [name for name, value in zip(_INTERNAL_FILES, files, strict=True) if not value]
+        yield StartRefused(
+            "internal_tls_half",
+            "mTLS between processes",
+            got=f"set up without {', '.join(absent)}",
+            expected="all four of QIM_INTERNAL_TLS_CERT, _KEY, _CLIENT_CA and _SERVER_CA, or none",
+            command=f"export {absent[0]}=…  # `qim certs dev` makes a chain",
+        )
+    if not all(files):
+        for listener in _internal_listeners(settings):
+            if not is_loopback(listener[0]):
+                yield StartRefused(
+                    "internal_plaintext",
+                    f"the internal listener {show_address(listener)}",
+                    got="reachable from other machines, in plaintext",
+                    expected="mTLS, or every internal listener on loopback",
+                    command="qim certs dev  # then set QIM_INTERNAL_TLS_CERT, _KEY, _CLIENT_CA and _SERVER_CA",
+                )
+        return
+    if role is not ServiceRole.GATEWAY and settings.internal_listen(role) is None:
+        return
+    for target in ("writer", "mailbox", "session", "gateway"):
+        named = getattr(settings, f"internal_tls_server_name_{target}")
+        if settings.internal_tls_server_name is None and named is None:
+            variable = f"QIM_INTERNAL_TLS_SERVER_NAME_{target.upper()}"
+            yield StartRefused(
+                "internal_server_name_missing",
+                f"the name expected of a {target}",
+                got="neither QIM_INTERNAL_TLS_SERVER_NAME nor " + variable,
+                expected="one of them, as any certificate of the CA would do otherwise",
+                command="export QIM_INTERNAL_TLS_SERVER_NAME=…",
+            )
+
+
+def _internal_listeners(settings: Settings) -> tuple[Address, ...]:
+    return (
+        settings.gateway_push,
+        settings.writer_listen,
+        settings.mailbox_listen,
+        settings.session_listen,
+    )
+
+
+def _secret(settings: Settings, role: ServiceRole) -> Iterator[StartRefused]:
+    if role not in _SIGNS or settings.auth_secret != DEVELOPMENT_SECRET:
+        return
+    for listener in (settings.gateway_listen, *_internal_listeners(settings)):
+        if not is_loopback(listener[0]):
+            yield StartRefused(
+                "auth_secret_default",
+                "QIM_AUTH_SECRET",
+                got=f"the development default, while {show_address(listener)} is listened on",
+                expected="a secret of your own outside loopback: the default is public",
+                command='export QIM_AUTH_SECRET="$(openssl rand -hex 32)"',
+            )
+            return
+
+
+def _advertised(settings: Settings, role: ServiceRole) -> Iterator[StartRefused]:
+    listener = settings.internal_listen(role)
+    if listener is not None and listener[0] in WILDCARDS and settings.internal_advertise is None:
+        yield StartRefused(
+            "internal_address_unknown",
+            "QIM_INTERNAL_ADVERTISE",
+            got=f"not set, while {role} listens on {show_address(listener)}",
+            expected="HOST:PORT that other processes dial; an address of every interface can't be dialled",
+            command=f"export QIM_INTERNAL_ADVERTISE=$(hostname -f):{listener[1]}",
+        )
+
+
+def _hooks(settings: Settings) -> Iterator[StartRefused]:
+    for name in ("webhook_before_send_url", "webhook_after_send_url"):
+        url = getattr(settings, name)
+        if url is not None and not url.startswith(("http://", "https://")):
+            yield StartRefused(
+                "webhook_url",
+                f"QIM_{name.upper()}",
+                got=url,
+                expected="http:// or https://",
+                command=f"export QIM_{name.upper()}=https://…",
+            )

@@ -1,0 +1,120 @@
+"""Roles as processes, assembled as `qim serve` does, in one process of tests: messages between them travel for real."""
+
+import asyncio
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from qim.adapters.start_refused import StartRefused
+from qim.client import Client, SendStatus
+from qim.core.archiver import ArchiverEffect
+from qim.core.audit import AuditEffect
+from qim.core.fanout import FanoutEffect
+from qim.core.gateway import GatewayEffect
+from qim.core.mailbox import MailboxEffect
+from qim.core.ports.archive import ArchiveRequest
+from qim.core.ports.log import LogRequest
+from qim.core.ports.network import Send
+from qim.core.ports.store_history import HistoryStoreRequest
+from qim.core.ports.store_mailbox import MailboxStoreRequest
+from qim.core.ports.store_message import MessageStoreRequest
+from qim.core.ports.store_session import SessionStoreRequest
+from qim.core.session import SessionEffect
+from qim.core.writer import WriterEffect
+from qim.services.cluster.adapters import ARCHIVE, LOGS, MAILBOX, MESSAGE
+from qim.services.roles import ServiceRole
+from tests.integration.raw_client import token
+from tests.services.one_process_cluster import SETTINGS, OneProcessCluster
+
+TALKERS = (ServiceRole.WRITER, ServiceRole.FANOUT, ServiceRole.MAILBOX, ServiceRole.SESSION)
+EFFECTS: dict[ServiceRole, Any] = {
+    ServiceRole.GATEWAY: GatewayEffect,
+    ServiceRole.WRITER: WriterEffect,
+    ServiceRole.FANOUT: FanoutEffect,
+    ServiceRole.MAILBOX: MailboxEffect,
+    ServiceRole.SESSION: SessionEffect,
+    ServiceRole.ARCHIVER: ArchiverEffect,
+    ServiceRole.AUDITOR: AuditEffect,
+}
+
+
+def client(gateway: dict[str, Any], user: int, folder: Path) -> Client:
+    return Client(
+        user_id=user,
+        access_token=token(SETTINGS.secret(), user),
+        addresses=(gateway["tcp"],),
+        store_path=folder / f"{user}.db",
+        device_id=b"phone",
+    )
+
+
+@pytest.mark.parametrize("role", list(ServiceRole), ids=str)
+def test_a_role_opens_what_its_machine_speaks_to(role: ServiceRole) -> None:
+    orders = set(get_args(EFFECTS[role]))
+
+    def speaks(*unions: Any) -> bool:
+        return any(orders & set(get_args(union)) for union in unions)
+
+    assert speaks(MessageStoreRequest, HistoryStoreRequest) == (role in MESSAGE)
+    assert speaks(MailboxStoreRequest, SessionStoreRequest) == (role in MAILBOX)
+    assert speaks(LogRequest) == (role in LOGS)
+    assert speaks(ArchiveRequest) == (role in ARCHIVE)
+    assert (Send in orders) == (SETTINGS.internal_listen(role) is not None)
+
+
+def test_a_message_from_user_to_user_through_a_process_of_each_role(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with OneProcessCluster(tmp_path / "data") as cluster:
+            gateway = await cluster.start(ServiceRole.GATEWAY)
+            for role in TALKERS:
+                await cluster.start(role)
+            async with (
+                client(gateway, 1, tmp_path) as sender,
+                client(gateway, 2, tmp_path) as reader,
+            ):
+                await sender.online(20)
+                await reader.online(20)
+                sent = await sender.send("hello", to=2, timeout=20)
+                assert sent.status is SendStatus.ACKED, sent
+                await reader.sync(20)
+                (got,) = await reader.take_new()
+                assert got.body == b"hello"
+                await reader.listed(20)
+                row = await reader.conversation(got.conversation_id)
+                assert row is not None
+                assert row.unread == 1
+            for name in list(cluster.running):
+                assert await cluster.stop(name) == 0, name
+
+    asyncio.run(main())
+
+
+def test_two_writers_share_the_shards_and_one_takes_over(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with OneProcessCluster(tmp_path / "data") as cluster:
+            await cluster.start(ServiceRole.WRITER, "first")
+            await cluster.start(ServiceRole.WRITER, "second")
+            first, second = (cluster.running[name][0]._hosting for name in ("first", "second"))
+            assert first is not None and second is not None
+            assert {first.deployment.instance, second.deployment.instance} == {0, 1}
+            machines = [one.machines[ServiceRole.WRITER] for one in (first, second)]
+            async with asyncio.timeout(20):
+                while sum(one.serving() for one in machines) != 2:  # noqa: ASYNC110 - nobody tells
+                    await asyncio.sleep(0.01)
+            assert await cluster.stop("first") == 0
+            async with asyncio.timeout(20):
+                while machines[1].serving() != 2:  # noqa: ASYNC110 - nobody tells
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(main())
+
+
+def test_other_shared_numbers_are_refused(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with OneProcessCluster(tmp_path / "data") as cluster:
+            await cluster.start(ServiceRole.FANOUT)
+            with pytest.raises(StartRefused, match="default_retention_ms"):
+                await cluster.start(ServiceRole.GATEWAY, default_history_retention_days=31)
+
+    asyncio.run(main())
