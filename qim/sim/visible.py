@@ -6,6 +6,7 @@ A small model on purpose: no pages, no floors, no tiers, no caches. It is what t
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from qim.core.contract.entities import (
     EMPTY_ID,
@@ -200,3 +201,12 @@ def _intervals(records: list[MessageRecord]) -> dict[int, list[tuple[int, int]]]
             elif known:
                 known[-1] = (known[-1][0], seq)
     return spans
+
+
+def joined(first: Clock, second: Clock) -> Clock:
+    """The span of both."""
+    return replace(
+        first,
+        earliest=min(first.earliest, second.earliest),
+        latest=max(first.latest, second.latest),
+    )
