@@ -29,6 +29,7 @@ from qim.core.ports.sockets import CloseSocket, PauseReading, ResumeReading, Wri
 from qim.core.retention import RetentionPolicy
 from qim.core.session import SessionConfig, SessionProjection
 from qim.core.writer import Writer, WriterConfig
+from qim.services.measured_port import MeasuredPort
 from qim.services.roles import DRAIN_ORDER, LEASED, SERVES, ServiceRole, resources
 from qim.services.routing import (
     Network,
@@ -235,12 +236,13 @@ class Hosting:
         hosted.post(Started(address=self.address, wall=wall_ms()))
 
     def _port_routes(self) -> dict[type, Route]:
-        ports = self._ports
-        routes = leased_store_routes(self.keeper, ports.message, ports.mailbox)
-        routes.update(log_routes(ports.log, self.keeper))
-        routes.update(registry_routes(ports.registry))
+        ports, timers = self._ports, self.runtime.timer
+        message, mailbox = (MeasuredPort(one, timers) for one in (ports.message, ports.mailbox))
+        routes = leased_store_routes(self.keeper, message, mailbox)
+        routes.update(log_routes(MeasuredPort(ports.log, timers), self.keeper))
+        routes.update(registry_routes(MeasuredPort(ports.registry, timers)))
         if ports.archive is not None:
-            routes.update(archive_routes(ports.archive))
+            routes.update(archive_routes(MeasuredPort(ports.archive, timers)))
         return routes
 
     def _routes(self) -> dict[type, Route]:

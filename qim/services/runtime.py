@@ -200,6 +200,10 @@ class Runtime:
         self.hosted[name] = hosted
         return hosted
 
+    def timer(self, name: str, label: str) -> Callable[[float], None]:
+        """The observer's."""
+        return self._observer.timer(name, label)
+
     def samples(self) -> Iterator[tuple[str, str, float]]:
         """What every machine tells of its bounded structures when it is asked; on the event loop."""
         now = monotonic_ms()
