@@ -10,11 +10,12 @@ from typing import Final, Protocol
 
 from msgspec import Struct
 
-from chaos.scene import Deployment, Judged, RealScene, judge
+from chaos.scene import Deployment, Judged, RealScene, judge, visible_now
 from qim.core.audit import AuditReport, Verdict
 from qim.sim.faults import Fault, tag_of
 from qim.sim.plan import Plan
 from qim.sim.told import Told
+from qim.sim.visible import Visible
 
 LOOK_SECONDS: Final = 1.0
 AUDIT_TRIES: Final = 5
@@ -58,7 +59,7 @@ class ChaosRun:
         folder: Path,
         *,
         say: Callable[[str], None],
-        ask_users: Callable[[RealScene], Awaitable[dict[int, Told]]] | None = None,
+        ask_users: Callable[[RealScene, Visible], Awaitable[dict[int, Told]]] | None = None,
     ) -> None:
         self.plan = plan
         self.scene = RealScene(plan, deployment, folder)
@@ -81,7 +82,9 @@ class ChaosRun:
             self._say(f"healed at {scene.world.now / 1000:.1f} s")
             await self._settle()
             audit = await self._audit()
-            told = await self._ask_users(scene) if self._ask_users else {}
+            told: dict[int, Told] = {}
+            if self._ask_users is not None:
+                told = await self._ask_users(scene, await visible_now(scene))
             judged = await judge(scene, audit, told, ending=True)
             differences = await self._differences()
             return self._report(judged, audit, differences)

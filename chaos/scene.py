@@ -33,6 +33,7 @@ from qim.sim.localstore import Device
 from qim.sim.log import Partition
 from qim.sim.plan import Plan
 from qim.sim.told import Told
+from qim.sim.visible import Visible
 from qim.sim.workload import Workload
 
 
@@ -201,6 +202,13 @@ async def judge(
         effective=len(history.oracle.messages),
         deliveries=sum(len(device.messages) for device in devices.values()),
     )
+
+
+async def visible_now(scene: RealScene) -> Visible:
+    """What users may see, by the logs as they stand."""
+    history = History(scene.plan.topology.shards, lambda: scene.world.now)
+    await _feed_logs(scene, history)
+    return Visible(history.oracle)
 
 
 async def _feed_logs(scene: RealScene, history: History) -> dict[tuple[Topic, int], Partition]:
