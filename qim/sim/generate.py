@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from qim.core.contract.entities import RetentionClass
 from qim.sim.clock import TRUE_RATE, Piece
 from qim.sim.draw import Draw
-from qim.sim.faults import Fault, OutboxTrimmed, WallStep
+from qim.sim.faults import Fault, OutboxTrimmed, StoreRestart, WallStep
 from qim.sim.plan import (
     Beginnings,
     ChangeGroup,
@@ -67,6 +67,7 @@ def generate(seed: int, profile: str, *, messages: int | None = None) -> Plan:
         # A mailbox whose clock is minutes behind the archiver's waits as long before what is gone (pipeline.md §3.3).
         parameters = replace(parameters, ephemeral_ms=Compressed().ephemeral_ms)
     operations += _afterwards(draw, devices, faults)
+    operations += _before_losses(draw, devices, faults)
     return Plan(
         seed=seed,
         profile=profile,
@@ -160,6 +161,30 @@ def _afterwards(
         if isinstance(fault, OutboxTrimmed)
         for device in range(len(devices))
     )
+
+
+def _before_losses(
+    draw: Draw, devices: tuple[DevicePlan, ...], faults: tuple[Fault, ...]
+) -> tuple[Operation, ...]:
+    """Something is said and recalled just before a store loses its tail, and a device that was away comes in between."""
+    made: list[Operation] = []
+    losses = [fault for fault in faults if isinstance(fault, StoreRestart) and fault.lost_calls]
+    for index, fault in enumerate(losses):
+        begin = fault.at_ms - draw.number(120, 900, "told_before", index)
+        others = [at for at, other in enumerate(devices) if other.user_id != devices[0].user_id]
+        if begin < FIRST_SEND_MS or not others or not draw.chance(60, "told", index):
+            continue
+        reader = draw.pick(others, "away", index)
+        peer, number = devices[reader].user_id, 30_000 + 10 * index
+        recall_at = fault.at_ms - draw.number(10, 100, "recalled_before", index)
+        back = fault.at_ms + fault.down_ms + draw.number(-80, 40, "back_after", index)
+        made += [
+            Disconnect(at_ms=begin - 50, device=reader),
+            Send(at_ms=begin, device=0, number=number, peer=peer),
+            Overlay(at_ms=recall_at, device=0, number=number + 1, kind=4, peer=peer),
+            Connect(at_ms=max(recall_at, back), device=reader),
+        ]
+    return tuple(made)
 
 
 def _class(draw: Draw, kinds: Kinds, index: int) -> int:

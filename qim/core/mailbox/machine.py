@@ -214,6 +214,9 @@ class MailboxNode:
         match event:
             case MailboxesRead():
                 self._pulls.on_rows(event)
+            case _ if pending.what is What.PUSHED_OVERLAYS:
+                recalled = event.recalled if isinstance(event, OverlaysRead) else None
+                self._pushes.on_overlays(recalled)
             case OverlaysRead():
                 self._pulls.on_overlays(event)
             case BodiesRead():
@@ -221,7 +224,7 @@ class MailboxNode:
             case ArchiveBodiesRead():
                 self._pulls.on_archived(event)
             case PresenceRead():
-                self._pushes.on_presence(event)
+                self._pushes.on_presence(event, self._wall(now))
             case _ if pending.what is What.DELIVERED:
                 self._delivered.on_answer(op, noted=isinstance(event, DeliveredNoted))
             case VersionsRead():

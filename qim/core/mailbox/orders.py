@@ -28,6 +28,7 @@ class What(IntEnum):
     OVERLAYS = 14
     ARCHIVE = 15
     DELIVERED = 16
+    PUSHED_OVERLAYS = 17
 
 
 class Pending(Struct, frozen=True):

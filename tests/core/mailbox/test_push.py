@@ -1,9 +1,12 @@
 """Hints: bounded, lossy, one batch a gateway."""
 
-from qim.core.contract.entities import PresenceEntry
+import pytest
+
+from qim.core.contract.entities import PresenceEntry, RetentionClass
 from qim.core.contract.rpc import PushBatch
+from qim.core.ports.store_history import ReadOverlays
 from qim.core.ports.store_mailbox import ReadPresence
-from tests.core.mailbox.bench import CONFIG, TENANT, Bench, dispatch, replace
+from tests.core.mailbox.bench import CONFIG, TENANT, WALL, Bench, dispatch, replace
 
 
 def online(bench: Bench, user: int, *gateways: str) -> None:
@@ -82,3 +85,49 @@ def test_presence_that_does_not_answer_loses_the_hints_and_nothing_else() -> Non
     bench.append(dispatch(1, users=(1,)))
     bench.run()
     assert len(batches(bench)) == 1
+
+
+def test_a_body_that_was_recalled_meanwhile_is_left_to_be_pulled() -> None:
+    bench = Bench()
+    online(bench, 1, "g1")
+    said = [dispatch(n, users=(1,)) for n in range(3)]
+    bench.recalls[said[0].conversation_id, said[0].conversation_seq] = 7
+    bench.recalls[said[1].conversation_id, said[1].conversation_seq] = None
+    bench.append(*said)
+    bench.hold()
+    bench.run()
+    pushed = [push.entry for _, batch in batches(bench) for push in batch.pushes]
+    assert [(entry.body, entry.tombstone) for entry in pushed] == [
+        (None, 0),
+        (None, 0),
+        (b"hello", 0),
+    ]
+
+
+@pytest.mark.parametrize("fault", ["failed", "unknown_lost"])
+def test_where_nobody_tells_of_recalls_hints_go_without_bodies(fault: str) -> None:
+    bench = Bench()
+    online(bench, 1, "g1")
+    bench.append(dispatch(0, users=(1,)))
+    bench.hold()
+    while not any(isinstance(effect, ReadOverlays) for effect in bench.waiting):
+        bench.answer(next(e for e in bench.waiting if not bench.parked(e)), "done")
+    bench.answer(next(e for e in bench.waiting if isinstance(e, ReadOverlays)), fault)
+    bench.run()
+    assert [push.entry.body for _, batch in batches(bench) for push in batch.pushes] == [None]
+    bench.append(dispatch(1, users=(1,)))
+    bench.run()
+    assert [push.entry.body for push in batches(bench)[-1][1].pushes] == [b"hello"]
+
+
+def test_what_ran_out_before_it_is_pushed_goes_without_its_body() -> None:
+    bench = Bench()
+    online(bench, 1, "g1")
+    long_ago = WALL - CONFIG.retention.ephemeral_ms
+    kept = replace(
+        dispatch(0, users=(1,), sent_at=long_ago), retention_class=RetentionClass.EPHEMERAL
+    )
+    bench.append(kept)
+    bench.hold()
+    bench.run()
+    assert [push.entry.body for _, batch in batches(bench) for push in batch.pushes] == [None]

@@ -269,4 +269,10 @@ def _mailboxes() -> list[Mutant]:
                 ("mark == run_id for", "True for"),
             ),
         ),
+        mutant(
+            "pushes_ask_for_no_recall",
+            "pipeline §5: a body that was recalled leaves by no push either",
+            {"recalled_body", "device_recalled"},
+            rewrite("qim.core.mailbox.push:Pushes.on_overlays", ("if mark != 0:", "if False:")),
+        ),
     ]
