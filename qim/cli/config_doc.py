@@ -54,6 +54,7 @@ REFUSALS = """\
 | `internal_tls_half` | some of the four files of mTLS between processes |
 | `internal_plaintext` | any internal listener outside loopback without mTLS |
 | `internal_server_name_missing` | mTLS without the name expected of those it dials |
+| `internal_role_list_missing` | mTLS without the certificates of a role that speaks to this one |
 | `internal_address_unknown` | a listener on every interface without `QIM_INTERNAL_ADVERTISE` |
 | `auth_secret_default` | the development secret while anything listens outside loopback |
 | `etcd_login_half` | a name at etcd without its password, or the reverse |

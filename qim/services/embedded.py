@@ -210,8 +210,6 @@ class EmbeddedServer:
         if self.archive is not None:
             yield "archive_jobs_waiting", "", self.archive.waiting
         yield "tcp_streams_open", "", self.tcp.open_streams if self.tcp else 0
-        if self._hosting is not None:
-            yield from self._hosting.queue_lengths()
 
 
 def behind_trim(trim: int) -> int:

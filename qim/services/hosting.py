@@ -7,7 +7,7 @@ Messages between machines of one process never leave it, others go through the n
 import asyncio
 import secrets
 from asyncio import AbstractEventLoop
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec import Struct
@@ -191,19 +191,6 @@ class Hosting:
             return await asyncio.wait_for(future, AUDIT_SECONDS_MAX)
         finally:
             self._audits.pop(ticket, None)
-
-    def queue_lengths(self) -> Iterable[tuple[str, str, float]]:
-        """Gauges: events that wait for each machine."""
-        for name, hosted in list(self.runtime.hosted.items()):
-            yield "inbox_events_waiting", name, len(hosted.inbox)
-
-    def leases(self) -> Iterable[tuple[str, str, float]]:
-        """Gauges: leases wished for and held, by role."""
-        known = list(self.keeper.leases.values())
-        for role in sorted({lease.resource.role for lease in known}):
-            own = [lease for lease in known if lease.resource.role is role]
-            yield "leases_wished", role, sum(lease.wished for lease in own)
-            yield "leases_held", role, sum(lease.told for lease in own)
 
     # ------------------------------------------------------------ parts of the above
 

@@ -77,8 +77,10 @@ def test_a_message_from_user_to_user_through_a_process_of_each_role(tmp_path: Pa
                 await reader.online(20)
                 sent = await sender.send("hello", to=2, timeout=20)
                 assert sent.status is SendStatus.ACKED, sent
-                await reader.sync(20)
-                (got,) = await reader.take_new()
+                async with asyncio.timeout(20):
+                    while not (new := await reader.take_new()):
+                        await reader.sync(20)
+                (got,) = new
                 assert got.body == b"hello"
                 await reader.listed(20)
                 row = await reader.conversation(got.conversation_id)

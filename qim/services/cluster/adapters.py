@@ -8,21 +8,27 @@ from asyncio import AbstractEventLoop
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from qim.adapters.redis.address import StoreAddress
 from qim.adapters.redis.outcomes import NotConnected
 from qim.adapters.redis.store import RedisStore
 from qim.adapters.reporting import Reporting
+from qim.adapters.rpc import ProcessRole
+from qim.adapters.rpc.wiring import RpcSecurity
 from qim.adapters.start_refused import StartRefused
+from qim.adapters.tls.reload import Reloads
 from qim.core.contract.params import DEFAULT
 from qim.core.ports.completion import StoreReset, StoreRole
 from qim.core.ports.log import Topic
 from qim.services.hosting import Ports
 from qim.services.roles import ServiceRole
 from qim.services.routing import Port
-from qim.services.settings import Settings
+from qim.services.settings import Settings, has_internal_tls
 from qim.services.settings.values import show_address
+
+if TYPE_CHECKING:
+    from qim.adapters.tls.client_facing import ClientFacingTls
 
 MESSAGE: Final = frozenset(ServiceRole) - {ServiceRole.GATEWAY}
 MAILBOX: Final = frozenset(
@@ -286,3 +292,30 @@ def internal_listener(settings: Settings, role: ServiceRole) -> tuple[tuple[str,
         return None
     advertised = settings.internal_advertise
     return listen, show_address(advertised) if advertised is not None else ""
+
+
+def internal_security(
+    settings: Settings, role: ServiceRole, reporting: Reporting, reloads: list[Reloads]
+) -> RpcSecurity | None:
+    """mTLS between processes; None: plaintext, all internal listeners being loopback. Raises StartRefused."""
+    if not has_internal_tls(settings):
+        return None
+    from qim.adapters.tls.internal import InternalTls, InternalTlsSettings
+
+    told = InternalTlsSettings.from_environment(settings.told())
+    assert told is not None, "all four files are set"
+    tls = InternalTls(told, ProcessRole(role.value), reporting)
+    reloads.append(tls)
+    return tls
+
+
+def client_facing(
+    settings: Settings, reporting: Reporting, reloads: list[Reloads]
+) -> "ClientFacingTls | None":
+    """TLS for clients; None: plaintext. Raises StartRefused."""
+    from qim.adapters.tls.client_facing import ClientFacingTls
+
+    tls = ClientFacingTls.from_environment(settings.told(), reporting)
+    if tls is not None:
+        reloads.append(tls)
+    return tls

@@ -21,10 +21,17 @@ from qim.adapters.http.operator_endpoint import Action, OperatorEndpoint
 from qim.adapters.reporting import Reporting
 from qim.adapters.rpc import ProcessRole, RpcNetwork
 from qim.adapters.tcp.server import TcpServer
+from qim.adapters.tls.reload import Reloads, reload_on_hangup
 from qim.core.ports.completion import StoreReset
 from qim.core.ports.network import Received, Send
 from qim.services.audit_report import report_as_json
-from qim.services.cluster.adapters import Open, Opened, internal_listener, open_adapters
+from qim.services.cluster.adapters import (
+    Open,
+    Opened,
+    internal_listener,
+    internal_security,
+    open_adapters,
+)
 from qim.services.cluster.shared import shared_numbers
 from qim.services.health import Health
 from qim.services.hosting import AUDIT_SECONDS_MAX, Deployment, Hosting, socket_routes
@@ -67,11 +74,15 @@ class ServeProcess:
         self._sink = LogSink(self._loop, STDERR, as_json=settings.log_format == "json")
         self._observer = ProcessObserver(self._sink, self._on_death, stages=settings.log_stages)
         self._health = Health(self._observer, role=role.value)
-        self._reporting = Reporting(log=self._log, count=self._observer.count)
+        self._reporting = Reporting(
+            log=self._log, count=self._observer.count, observe=self._observer.observe
+        )
         self._runtime = Runtime(self._loop, self._observer)
         self._hosting: Hosting | None = None
         self._network: RpcNetwork | None = None
         self._tcp: TcpServer | None = None
+        self._reloads: list[Reloads] = []
+        """Certificates that SIGHUP reads again."""
         self._owner = f"{role}-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
 
     def stop(self) -> None:
@@ -98,6 +109,7 @@ class ServeProcess:
         endpoint = self._operator_endpoint(hosting)
         ending.callback(endpoint.stop)
         told = await self._listening(ending)
+        reload_on_hangup(self._loop, self._reloads)
         hosting.start()
         self._log("info", "started", {"owner": self._owner, "address": hosting.address})
         await self._unless_stopped(self._serving(hosting))
@@ -114,7 +126,7 @@ class ServeProcess:
         for warning in opened.warnings:
             self._log("warning", "a check was waived", {"what": warning})
         for gauges in opened.gauges:
-            self._observer.sample(gauges)
+            self._observer.sample(gauges, self._loop)
         return opened
 
     async def _assembled(self, opened: Opened, ending: contextlib.AsyncExitStack) -> Hosting:
@@ -148,8 +160,7 @@ class ServeProcess:
                 self._tcp = TcpServer(self._socket_event, wall_ms)
                 sockets = socket_routes(self._tcp)
             hosting.host([role], remote=self._send, sockets=sockets)
-        self._observer.sample(hosting.queue_lengths)
-        self._observer.sample(self._own_gauges)
+        self._observer.sample(self._own_gauges, self._loop)
         self._hosting = hosting
         return hosting
 
@@ -173,11 +184,12 @@ class ServeProcess:
             listen,
             ProcessRole(self._role.value),
             self._received,
+            security=internal_security(self._settings, self._role, self._reporting, self._reloads),
             advertise=advertise,
             reporting=self._reporting,
         )
         ending.push_async_callback(self._network.close)
-        self._observer.sample(self._network.gauges)
+        self._observer.sample(self._network.gauges, self._loop)
         return await self._network.start()
 
     async def _listening(self, ending: contextlib.AsyncExitStack) -> dict[str, object]:
@@ -290,7 +302,6 @@ class ServeProcess:
             yield "tcp_streams_open", "", self._tcp.open_streams
         if self._hosting is not None:
             yield "rpc_messages_misdirected", "", self._hosting.network.misdirected
-            yield from self._hosting.leases()
 
     def _log(self, level: str, event: str, fields: dict[str, object]) -> None:
         self._sink.line(level, self._role.value, event, fields)

@@ -4,6 +4,7 @@ import ipaddress
 from collections.abc import Iterator
 from typing import Final
 
+from qim.adapters.rpc.roles import ProcessRole, callers_of, dialled_by
 from qim.adapters.start_refused import StartRefused
 from qim.core.contract.params import ParametersInvalid
 from qim.services.roles import ServiceRole
@@ -159,18 +160,33 @@ def _internal_tls(settings: Settings, role: ServiceRole) -> Iterator[StartRefuse
                     command="qim certs dev  # then set QIM_INTERNAL_TLS_CERT, _KEY, _CLIENT_CA and _SERVER_CA",
                 )
         return
-    if role is not ServiceRole.GATEWAY and settings.internal_listen(role) is None:
-        return
-    for target in ("writer", "mailbox", "session", "gateway"):
+    yield from _names_and_lists(settings, ProcessRole(role.value))
+
+
+def _names_and_lists(settings: Settings, role: ProcessRole) -> Iterator[StartRefused]:
+    """mTLS is set up: whom this role dials it knows by name, who dials it by certificate."""
+    for target in dialled_by(role):
         named = getattr(settings, f"internal_tls_server_name_{target}")
         if settings.internal_tls_server_name is None and named is None:
             variable = f"QIM_INTERNAL_TLS_SERVER_NAME_{target.upper()}"
             yield StartRefused(
                 "internal_server_name_missing",
                 f"the name expected of a {target}",
-                got="neither QIM_INTERNAL_TLS_SERVER_NAME nor " + variable,
+                got=f"neither QIM_INTERNAL_TLS_SERVER_NAME nor {variable}",
                 expected="one of them, as any certificate of the CA would do otherwise",
                 command="export QIM_INTERNAL_TLS_SERVER_NAME=…",
+            )
+    for caller in callers_of(role):
+        variable = f"QIM_INTERNAL_{caller.upper()}_CERT_SHA256"
+        if caller is not ProcessRole.ADMIN and not getattr(
+            settings, f"internal_{caller}_cert_sha256"
+        ):
+            yield StartRefused(
+                "internal_role_list_missing",
+                variable,
+                got="not set",
+                expected=f"the SHA-256 of each {caller}'s leaf certificate: without it none may speak",
+                command=f"export {variable}=$(openssl x509 -in {caller}.pem -outform DER | openssl dgst -sha256 -r | cut -d' ' -f1)",
             )
 
 

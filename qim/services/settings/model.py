@@ -151,6 +151,17 @@ class Settings(Struct, frozen=True, kw_only=True):
             self.internal_tls_server_ca,
         )
 
+    def told(self) -> dict[str, str]:
+        """Every variable that has a value, as it would stand in the environment."""
+        from qim.services.settings.table import VARIABLES
+
+        found = {one.name: (one.kind, getattr(self, one.key)) for one in VARIABLES}
+        return {
+            name: kind.show(value)
+            for name, (kind, value) in found.items()
+            if value not in (None, ())
+        }
+
     def parameters(self) -> Parameters:
         """The contract's parameters with these numbers; not yet judged."""
         return Parameters(
