@@ -5,8 +5,9 @@
                                        |--no device online: PushTask, counted
 
 Each body stands once in a batch. A mailbox that replays its log meets messages that were recalled or ran out since: their
-bodies don't leave, and the device pulls the tombstone. What is dropped here the watermark in ONLINE_READY and PONG repairs. Presence is read anew for every batch of users: an
-answer kept for even a second would send hints to a gateway the user has left, and one read serves up to 256 users.
+bodies don't leave, and the device pulls the tombstone. What is dropped here the watermark in ONLINE_READY and PONG
+repairs. Presence is read anew for every batch of users: an answer kept for even a second would send hints to a gateway
+the user has left, and one read serves up to 256 users.
 """
 
 from collections import deque
@@ -153,6 +154,10 @@ class Pushes:
                 push = Push(aimed.entry, tuple(devices))
                 batches.setdefault((gateway, aimed.shard), []).append(push)
         self._aimed = []
+        if batches:
+            # What a device was really handed its gateway counts as PUSHED: here it is only on its way.
+            hinted = sum(len(pushes) for pushes in batches.values())
+            self._orders.give(Count(name="mailbox_push_hints", value=hinted))
         for (gateway, shard), pushes in batches.items():
             traces = tuple(push.entry.trace_id for push in pushes[:TRACES_MAX])
             batch = PushBatch(shard=shard, pushes=tuple(pushes))
