@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, NamedTuple
 
 import redis
 
@@ -37,8 +37,14 @@ DURABLE: Final[Mapping[str, str]] = {
 }
 
 
-TlsFiles = tuple[Path, Path, Path]
-"""PEM files: authority, certificate, key."""
+class TlsFiles(NamedTuple):
+    """PEM files of a server that wants a certificate of its clients, and of such a client."""
+
+    ca: Path
+    certificate: Path
+    key: Path
+    client_certificate: Path
+    client_key: Path
 
 
 class ServerMissing(Exception):
@@ -111,8 +117,9 @@ class RedisServer:
         """As QIM_REDIS_ADDR takes it."""
         if self._tls is None:
             return f"127.0.0.1:{self.port}"
-        ca, certificate, key = self._tls
-        return f"rediss://127.0.0.1:{self.port}?ca={ca}&cert={certificate}&key={key}"
+        tls = self._tls
+        files = f"ca={tls.ca}&cert={tls.client_certificate}&key={tls.client_key}"
+        return f"rediss://127.0.0.1:{self.port}?{files}"
 
     @property
     def pid(self) -> int:
@@ -122,8 +129,12 @@ class RedisServer:
     def client(self, **options: object) -> redis.Redis:
         """An ordinary client, to look and to meddle; the caller closes it."""
         if self._tls is not None:
-            names = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
-            options |= {"ssl": True, **dict(zip(names, map(str, self._tls), strict=True))}
+            options |= {
+                "ssl": True,
+                "ssl_ca_certs": str(self._tls.ca),
+                "ssl_certfile": str(self._tls.client_certificate),
+                "ssl_keyfile": str(self._tls.client_key),
+            }
         return redis.Redis(host="127.0.0.1", port=self.port, **options)  # type: ignore[arg-type]
 
     def start(self) -> None:
@@ -314,8 +325,13 @@ def empty_redis(directory: Path) -> Iterator[RedisServer | GivenRedis]:
 
 
 def _tls_settings(port: int, tls: TlsFiles) -> dict[str, str]:
-    names = ("tls-ca-cert-file", "tls-cert-file", "tls-key-file")
-    return {"port": "0", "tls-port": str(port), **dict(zip(names, map(str, tls), strict=True))}
+    return {
+        "port": "0",
+        "tls-port": str(port),
+        "tls-ca-cert-file": str(tls.ca),
+        "tls-cert-file": str(tls.certificate),
+        "tls-key-file": str(tls.key),
+    }
 
 
 def _fields(said: object) -> dict[str, str]:
