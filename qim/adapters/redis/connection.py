@@ -119,9 +119,7 @@ class RedisConnection:
             async with asyncio.timeout(timeout_ms / 1000):
                 await self._connected.wait()
         except TimeoutError:
-            raise NotConnected(
-                f"{self._config.address}: not within {timeout_ms} ms: {self.last_failure}"
-            ) from None
+            raise NotConnected(f"not within {timeout_ms} ms: {self.last_failure}") from None
 
     async def close(self) -> None:
         """End it now; what is under way becomes ReplyLost."""
@@ -213,7 +211,9 @@ class RedisConnection:
         while True:
             try:
                 pipeline, info, marker = await self._connect()
-            except (OSError, HandshakeRefused) as error:  # TimeoutError is an OSError
+            except TimeoutError:
+                self.last_failure = "no answer to the first exchange"
+            except (OSError, HandshakeRefused) as error:
                 self.last_failure = str(error) or type(error).__name__
             else:
                 failures = 0

@@ -22,6 +22,13 @@ from qim.adapters.start_refused import StartRefused
 VERSION_MIN: Final = (7, 0, 0)
 _VERSION_LINES: Final = re.compile(rb"^redis_version:([^\r\n]*)", re.MULTILINE)
 _VERSION: Final = re.compile(r"^(\d+)\.(\d+)\.(\d+)(?:-[0-9A-Za-z.]+)?$")
+_TLS_REASONS: Final = (
+    "CERTIFICATE_VERIFY_FAILED",
+    "CERTIFICATE_REQUIRED",
+    "UNKNOWN_CA",
+    "WRONG_VERSION_NUMBER",
+    "HANDSHAKE_FAILURE",
+)
 _DEBIAN: Final = "apt-get install redis-server"
 
 
@@ -147,12 +154,12 @@ def refusal_told_by(failure: str, address: StoreAddress) -> StoreRefused | None:
             expected="a user who may run INFO, CONFIG GET, SCRIPT, EVALSHA and every key",
             command=f"{address.redis_cli} acl list",
         )
-    if "CERTIFICATE_VERIFY_FAILED" in failure or "WRONG_VERSION_NUMBER" in failure:
+    if any(reason in failure for reason in _TLS_REASONS):
         return StoreRefused(
             "redis_tls",
             f"TLS with {address}",
             got=failure,
-            expected="a certificate for this host from the authority in ca=FILE",
+            expected="a certificate for this host from ca=FILE, and cert=FILE&key=FILE where it wants one of ours",
             command=f"{address.redis_cli} ping",
         )
     if word == "ERR" and "max number of clients" not in failure:

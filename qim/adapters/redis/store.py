@@ -134,15 +134,17 @@ class RedisStore:
 
     async def _ready(self, timeout_ms: int) -> None:
         """Wait for the connection, but not for a server that will never do."""
+        address, connection = self._config.address, self.connection
         for _ in range(max(1, timeout_ms // READY_LOOK_MS)):
             try:
-                await self.connection.ready(READY_LOOK_MS)
+                await connection.ready(min(timeout_ms, READY_LOOK_MS))
                 return
             except NotConnected:
-                refused = refusal_told_by(self.connection.last_failure, self._config.address)
+                refused = refusal_told_by(connection.last_failure, address)
                 if refused is not None:
                     raise refused from None
-        await self.connection.ready(READY_LOOK_MS)
+        why = connection.last_failure or "no answer to the first exchange"
+        raise NotConnected(f"{address}: not within {timeout_ms} ms: {why}")
 
     def gauges(self) -> Iterator[tuple[str, str, float]]:
         """(name, label, value) at this moment; the label is the role, ``both`` where one server plays both."""

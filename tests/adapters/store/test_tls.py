@@ -85,18 +85,21 @@ def test_a_server_that_wants_our_certificate_lets_nobody_in_without(
     server: RedisServer, tmp_path: Path
 ) -> None:
     address = f"rediss://127.0.0.1:{server.port}?ca={tmp_path / 'ours' / 'ca.pem'}"
-    with pytest.raises(NotConnected, match=r"(?i)certificate|closed|reset"):
-        asyncio.run(tried(StoreAddress.parse(address), ready_timeout_ms=500))
+    with pytest.raises(StoreRefused) as refusal:
+        asyncio.run(tried(StoreAddress.parse(address)))
+    assert "cert=FILE&key=FILE" in refusal.value.expected
+    plain = StoreAddress(host="127.0.0.1", port=server.port)
+    with pytest.raises(NotConnected, match="reset"):
+        asyncio.run(tried(plain, ready_timeout_ms=500))
 
 
-def test_tls_to_a_server_without_is_refused(tmp_path: Path) -> None:
+def test_tls_to_a_server_without_is_told(tmp_path: Path) -> None:
     address = RedisServer(tmp_path, tls=chain(tmp_path / "ours")).address
     server = RedisServer(tmp_path / "store")
     server.start()
     plain = replace(StoreAddress.parse(address), port=server.port)
     try:
-        with pytest.raises((StoreRefused, NotConnected)) as refusal:
+        with pytest.raises(NotConnected, match=r"rediss://.*no answer"):
             asyncio.run(tried(plain, ready_timeout_ms=500))
-        assert "rediss://" in str(refusal.value)
     finally:
         server.kill()
