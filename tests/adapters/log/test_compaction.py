@@ -1,12 +1,24 @@
 """The user-state log keeps the last record of a key: holes for a reader, never another order, start or end."""
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from qim.adapters.embedded import sqlite_log
 from qim.core.ports.log import Topic
+from tests.adapters.log.conftest import OpenLog
 from tests.adapters.log.logs import FAR_MS, AskedLog, Asker, SqliteAsked
 
 TOPIC = Topic.USER_STATE
+
+
+@pytest.fixture(params=["simulator", "sqlite"])
+def log(request: pytest.FixtureRequest, tmp_path: Path, open_log: OpenLog) -> Iterator[AskedLog]:
+    """Those that compact when told to; a broker does it when it likes (test_kafka_log.py)."""
+    chosen = open_log(request.param, tmp_path)
+    yield chosen
+    chosen.close()
 
 
 def filled(log: AskedLog, keys: str = "abacbaab") -> Asker:

@@ -1,14 +1,14 @@
-"""Any sequence of appends, fetches, retention and reopening, against a list (both logs)."""
+"""Any sequence of appends, fetches, retention and reopening, against a list (every log)."""
 
 import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from qim.core.ports.log import Appended, Fetched, OutOfRange, Topic
-from tests.adapters.log.conftest import LOGS, opened
+from tests.adapters.log.conftest import LOGS, OpenLog
 from tests.adapters.log.logs import Asker
 
 VALUES = st.lists(st.binary(max_size=40), min_size=1, max_size=4)
@@ -74,11 +74,15 @@ def run(asker: Asker, model: Model, operation: tuple[str, object]) -> None:
 
 
 @pytest.mark.parametrize("name", LOGS)
-@settings(max_examples=40)
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(operations=OPERATIONS)
-def test_a_log_is_a_list_with_a_start(name: str, operations: list[tuple[str, object]]) -> None:
+def test_a_log_is_a_list_with_a_start(
+    name: str, open_log: OpenLog, operations: list[tuple[str, object]]
+) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        log = opened(name, Path(folder))
+        log = open_log(name, Path(folder))
         try:
             asker, model = Asker(log), Model()
             for operation in operations:

@@ -1,0 +1,284 @@
+"""What we know of the brokers: addresses, leaders with their epochs, topic ids; and one connection a broker and lane.
+
+A broker serves one request of a connection at a time, so what must not wait for each other has a lane of its own:
+appends, long polls, reads, small questions. A connection that is late with an answer is closed: nothing it still
+carries may be taken for the answer of another question, and what we wrote but it didn't send is dropped with it.
+"""
+
+import asyncio
+import contextlib
+import logging
+from asyncio import AbstractEventLoop
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any, Final
+
+from aiokafka.conn import AIOKafkaConnection
+from aiokafka.errors import KafkaError
+from msgspec import Struct
+
+from qim.adapters.kafka.settings import KafkaSettings
+from qim.adapters.kafka.wire import NO_TOPIC_ID, AskMetadata
+
+LOG: Final = logging.getLogger(__name__)
+
+Node = int | tuple[str, int]
+"""A broker by its id; by its address before its id is known."""
+
+
+class Lane(StrEnum):
+    """What a connection is used for."""
+
+    ASK = "ask"
+    APPEND = "append"
+    POLL = "poll"
+    READ = "read"
+
+
+class BrokerGone(Exception):
+    """No answer. ``sent``: the request may have reached the broker all the same, and may yet be carried out."""
+
+    def __init__(self, why: str, *, sent: bool) -> None:
+        super().__init__(why)
+        self.sent = sent
+
+
+class Leader(Struct, frozen=True):
+    """Who leads a partition, and since which leadership; ``copies`` counts its replicas."""
+
+    node: int
+    epoch: int
+    copies: int
+
+
+class Cluster:
+    """``start``, then ``leader`` and ``topic_id`` answer from memory and ``ask`` sends. A task keeps the memory fresh."""
+
+    def __init__(self, settings: KafkaSettings, loop: AbstractEventLoop, names: list[str]) -> None:
+        self._settings = settings
+        self._loop = loop
+        self._names = names
+        self._addresses: dict[int, tuple[str, int]] = {}
+        self._leaders: dict[tuple[str, int], Leader] = {}
+        self._topic_ids: dict[str, bytes] = {}
+        self._copies: dict[str, dict[int, int]] = {}
+        self._connections: dict[tuple[Node, Lane], AIOKafkaConnection] = {}
+        self._locks: dict[tuple[Node, Lane], asyncio.Lock] = {}
+        self._last_good: Node | None = None
+        self._wanted = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+        self.on_refreshed: list[Callable[[], None]] = []
+        """Called after every answer about leaders, on the loop."""
+        self.refreshes = 0
+        self.refreshes_failed = 0
+        self.topics_recreated = 0
+        """Topics that were seen with another id than before."""
+
+    async def start(self) -> None:
+        """The first view. Raises BrokerGone when no broker answers."""
+        if not await self.refresh():
+            raise BrokerGone("no broker answers", sent=False)
+        self._task = self._loop.create_task(self._keep_fresh())
+
+    async def close(self) -> None:
+        """Every connection closed."""
+        self._closed = True
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        cut = [_cut(connection) for connection in self._connections.values()]
+        closing = [one for one in cut if one is not None]
+        self._connections.clear()
+        if closing:
+            await asyncio.wait(closing, timeout=self._settings.close_ms / 1000)
+
+    # ---------------------------------------------------------------- what is known
+
+    def leader(self, name: str, partition: int) -> Leader | None:
+        """None where nobody leads, as far as we know."""
+        return self._leaders.get((name, partition))
+
+    def topic_id(self, name: str) -> bytes:
+        """16 bytes; zero where the topic is not there or has none."""
+        return self._topic_ids.get(name, NO_TOPIC_ID)
+
+    def partitions(self, name: str) -> dict[int, int] | None:
+        """Copies a partition; None where no broker knows the topic."""
+        return self._copies.get(name)
+
+    def broker_ids(self) -> list[int]:
+        """Of every broker."""
+        return sorted(self._addresses)
+
+    def hosts(self) -> list[str]:
+        """Where the brokers say they are."""
+        return [host for host, _ in self._addresses.values()]
+
+    # ---------------------------------------------------------------- asking
+
+    async def ask(self, node: Node, lane: Lane, request: Any) -> Any:
+        """The answer's structure. Raises BrokerGone."""
+        connection = await self._connection(node, lane)
+        try:
+            return await connection.send(request)
+        except asyncio.CancelledError:
+            self._drop(node, lane, connection)
+            raise
+        except (KafkaError, OSError, TimeoutError, NotImplementedError) as error:
+            self._drop(node, lane, connection)
+            self.want_refresh()
+            raise BrokerGone(f"{node}: {error!r}", sent=True) from error
+
+    async def ask_any(self, request: Any) -> Any:
+        """From whichever broker answers first, one after the other. Raises BrokerGone."""
+        gone: BrokerGone | None = None
+        for node in self._candidates():
+            try:
+                answer = await self.ask(node, Lane.ASK, request)
+            except BrokerGone as error:
+                gone = error
+                continue
+            self._last_good = node
+            return answer
+        raise gone or BrokerGone("no broker known", sent=False)
+
+    def renew(self, node: int, *lanes: Lane) -> None:
+        """Close what we have there; the next question connects anew."""
+        for lane in lanes:
+            connection = self._connections.get((node, lane))
+            if connection is not None:
+                self._drop(node, lane, connection)
+
+    def want_refresh(self) -> None:
+        """Soon; several of these are one."""
+        self._wanted.set()
+
+    async def refresh(self) -> bool:
+        """Ask now; whether somebody answered."""
+        try:
+            answer = await self.ask_any(AskMetadata(self._names))
+        except BrokerGone as error:
+            self.refreshes_failed += 1
+            LOG.warning("no broker told of the topics: %s", error)
+            return False
+        self.refreshes += 1
+        self._take(answer)
+        for listener in self.on_refreshed:
+            listener()
+        return True
+
+    async def _keep_fresh(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.identity_ms / 1000):
+                    await self._wanted.wait()
+            self._wanted.clear()
+            try:
+                if not await self.refresh():
+                    self.want_refresh()
+            except Exception:
+                # The view would grow stale unseen if this task ended: every lane waits for it.
+                LOG.exception("the view of the brokers could not be taken")
+            await asyncio.sleep(self._settings.backoff_ms / 1000)
+
+    def _candidates(self) -> list[Node]:
+        """Who answered last, then the known brokers in turn, then those we were told to begin with."""
+        known: list[Node] = [*self.broker_ids()]
+        if known:
+            turn = (self.refreshes + self.refreshes_failed) % len(known)
+            known = known[turn:] + known[:turn]
+        first = [self._last_good] if self._last_good is not None else []
+        begin: list[Node] = [*self._settings.bootstrap()]
+        return list(dict.fromkeys([*first, *known, *begin]))
+
+    def _take(self, answer: Any) -> None:
+        if answer.brokers:
+            self._addresses = {one[0]: (one[1], one[2]) for one in answer.brokers}
+        for error, name, topic_id, _, partitions, *_ in answer.topics:
+            if error != 0:
+                # Deleted, or this broker hasn't heard of it: nobody leads, the id stays to be compared with.
+                partitions = []
+            elif self._topic_ids.get(name, topic_id) != topic_id:
+                self.topics_recreated += 1
+                self._forget(name)
+            if error == 0:
+                self._topic_ids[name] = topic_id
+                self._copies[name] = {part[1]: len(part[4]) for part in partitions}
+            self._take_leaders(name, partitions)
+
+    def _take_leaders(self, name: str, partitions: list[Any]) -> None:
+        before = {key: self._leaders[key] for key in self._leaders if key[0] == name}
+        self._forget(name)
+        for _, number, node, epoch, replicas, *_ in partitions:
+            known = before.get((name, number))
+            if known is not None and epoch < known.epoch:
+                # A broker that was paused tells of leaders that are no more.
+                self._leaders[name, number] = known
+            elif node >= 0:
+                self._leaders[name, number] = Leader(node, epoch, len(replicas))
+
+    def _forget(self, name: str) -> None:
+        for key in [key for key in self._leaders if key[0] == name]:
+            del self._leaders[key]
+
+    # ---------------------------------------------------------------- connections
+
+    async def _connection(self, node: Node, lane: Lane) -> AIOKafkaConnection:
+        key = (node, lane)
+        async with self._locks.setdefault(key, asyncio.Lock()):
+            known = self._connections.get(key)
+            if known is not None:
+                if known.connected():
+                    return known
+                self._drop(node, lane, known)
+            address = self._addresses.get(node) if isinstance(node, int) else node
+            if address is None or self._closed:
+                raise BrokerGone(f"no broker {node}", sent=False)
+            made = self._make(address, lane)
+            try:
+                async with asyncio.timeout(self._settings.connect_ms / 1000):
+                    await made.connect()
+            except asyncio.CancelledError:
+                _cut(made)
+                raise
+            except (KafkaError, OSError, TimeoutError, AssertionError) as error:
+                _cut(made)
+                self.want_refresh()
+                raise BrokerGone(f"{address}: {error!r}", sent=False) from error
+            self._connections[key] = made
+            return made
+
+    def _make(self, address: tuple[str, int], lane: Lane) -> AIOKafkaConnection:
+        settings = self._settings
+        patience = {
+            Lane.APPEND: settings.acks_ms + settings.ask_ms,
+            Lane.POLL: settings.poll_wait_ms + settings.ask_ms,
+        }
+        secure = "SASL_" if settings.sasl_mechanism else ""
+        return AIOKafkaConnection(
+            *address,
+            client_id=f"{settings.client_id}-{lane.value}",
+            request_timeout_ms=patience.get(lane, settings.ask_ms),
+            ssl_context=settings.ssl_context,
+            security_protocol=secure + ("SSL" if settings.ssl_context else "PLAINTEXT"),
+            sasl_mechanism=settings.sasl_mechanism,
+            sasl_plain_username=settings.sasl_username,
+            sasl_plain_password=settings.sasl_password,
+        )
+
+    def _drop(self, node: Node, lane: Lane, connection: AIOKafkaConnection) -> None:
+        if self._connections.get((node, lane)) is connection:
+            del self._connections[node, lane]
+        _cut(connection)
+
+
+def _cut(connection: AIOKafkaConnection) -> asyncio.Future[None] | None:
+    """Closed without flushing: an append that was given up must not go out a minute later, when a broker reads again."""
+    writer = connection._writer
+    closed: asyncio.Future[None] = connection.close()
+    if writer is None:
+        return None
+    writer.transport.abort()
+    return closed

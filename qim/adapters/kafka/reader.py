@@ -1,0 +1,346 @@
+"""Reads that don't wait, and the ends of partitions: what is asked in one turn of the loop is one request a broker.
+
+Nothing is reset here. OFFSET_OUT_OF_RANGE is answered only after the ends were read too, and a position beyond the end
+of a partition with several copies only when a second look, at what the cluster says now, finds the same: a broker that
+was paused believes to lead for a moment after it wakes, and would call a healthy position lost.
+"""
+
+import asyncio
+from asyncio import AbstractEventLoop, TimerHandle
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from msgspec import Struct
+
+from qim.adapters.kafka.cluster import BrokerGone, Cluster, Lane
+from qim.adapters.kafka.fetch_wire import AskFetch, FetchedPart, FetchPart
+from qim.adapters.kafka.record_batches import BatchesBroken, Decoded, decode
+from qim.adapters.kafka.settings import KIB, KafkaSettings
+from qim.adapters.kafka.wire import EARLIEST, LATEST, NO_TOPIC_ID, AskOffsets
+from qim.core.ports.completion import FailReason
+from qim.core.ports.log import StoredRecord
+
+OUT_OF_RANGE: Final = 1
+NO_ERROR: Final = 0
+UNAUTHORISED: Final = (29, 31)
+READ_BYTES_MIN: Final = 256 * KIB
+"""A batch is sent whole; asking for less than a usual one would only have it asked again."""
+READ_BYTES_MAX: Final = 1024 * KIB
+
+
+class Ends(Struct, frozen=True, kw_only=True):
+    """Of one creation of the topic."""
+
+    topic_id: bytes
+    start: int
+    end: int
+
+
+class Span(Struct, frozen=True, kw_only=True):
+    """Records from the asked offset on; ``next`` is where to go on."""
+
+    ends: Ends
+    records: list[StoredRecord]
+    next: int
+
+
+class Outside(Struct, frozen=True, kw_only=True):
+    """The offset is not within the ends."""
+
+    ends: Ends
+
+
+ReadDone = Callable[[Span | Outside | FailReason], None]
+EndsDone = Callable[[Ends | FailReason], None]
+
+
+class _Read(Struct):
+    key: tuple[str, int]
+    offset: int
+    bytes_max: int
+    deadline: float
+    done: ReadDone
+    ready_at: float = 0.0
+    seen_outside: bool = False
+
+
+class _Asked(Struct):
+    key: tuple[str, int]
+    deadline: float
+    done: EndsDone
+    ready_at: float = 0.0
+
+
+class Reader:
+    """``read`` and ``ends`` call ``done`` once, on the loop, within their patience and one request more."""
+
+    def __init__(self, settings: KafkaSettings, loop: AbstractEventLoop, cluster: Cluster) -> None:
+        self._settings = settings
+        self._loop = loop
+        self._cluster = cluster
+        self._reads: list[_Read] = []
+        self._asked: list[_Asked] = []
+        self._nodes_busy: set[int] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._pumping = False
+        self._timer: TimerHandle | None = None
+        self._closed = False
+        self._flying = 0
+        self.broken_batches = 0
+        cluster.on_refreshed.append(self._pump_soon)
+
+    @property
+    def waiting(self) -> int:
+        """Reads and questions not yet answered."""
+        return len(self._reads) + len(self._asked) + self._flying
+
+    def read(self, key: tuple[str, int], offset: int, bytes_max: int, done: ReadDone) -> None:
+        """Records of (topic name, partition) from ``offset`` on, at least one where there is one."""
+        size = min(max(bytes_max, READ_BYTES_MIN), READ_BYTES_MAX)
+        self._reads.append(_Read(key, offset, size, self._deadline(), done))
+        self._pump_soon()
+
+    def ends(self, key: tuple[str, int], done: EndsDone) -> None:
+        """Start and end of (topic name, partition)."""
+        self._asked.append(_Asked(key, self._deadline(), done))
+        self._pump_soon()
+
+    async def close(self) -> None:
+        """What waits is answered CANCELLED."""
+        self._closed = True
+        tasks = [*self._tasks]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        if self._timer is not None:
+            self._timer.cancel()
+        reads, self._reads = self._reads, []
+        asked, self._asked = self._asked, []
+        for read in reads:
+            read.done(FailReason.CANCELLED)
+        for question in asked:
+            question.done(FailReason.CANCELLED)
+
+    def _deadline(self) -> float:
+        return self._loop.time() + self._settings.fetch_patience_ms / 1000
+
+    # ---------------------------------------------------------------- going out
+
+    def _pump_soon(self) -> None:
+        if not self._pumping and not self._closed:
+            self._pumping = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._pumping = False
+        if self._closed:
+            return
+        now = self._loop.time()
+        reads: dict[int, dict[tuple[str, int], _Read]] = {}
+        rest: list[_Read] = []
+        for read in self._reads:
+            node = self._ready_node(read, now)
+            if node is not None and read.key not in reads.setdefault(node, {}):
+                reads[node][read.key] = read
+            elif read.deadline > now:
+                rest.append(read)
+            else:
+                self._loop.call_soon(read.done, FailReason.UNREACHABLE)
+        self._reads = rest
+        for node, chosen in reads.items():
+            if chosen:
+                self._nodes_busy.add(node)
+                self._begin(self._fetch(node, [*chosen.values()]))
+        self._pump_asked(now)
+        if (self._reads or self._asked) and self._timer is None:
+            self._timer = self._loop.call_later(self._settings.backoff_ms / 1000, self._timed)
+
+    def _pump_asked(self, now: float) -> None:
+        asked: dict[int, list[_Asked]] = {}
+        rest: list[_Asked] = []
+        for one in self._asked:
+            leader = self._cluster.leader(*one.key)
+            if one.deadline <= now:
+                self._loop.call_soon(one.done, FailReason.UNREACHABLE)
+            elif leader is None or one.ready_at > now:
+                if leader is None:
+                    self._cluster.want_refresh()
+                rest.append(one)
+            else:
+                asked.setdefault(leader.node, []).append(one)
+        self._asked = rest
+        for node, chosen in asked.items():
+            self._begin(self._ask_ends(node, chosen))
+
+    def _ready_node(self, read: _Read, now: float) -> int | None:
+        leader = self._cluster.leader(*read.key)
+        if leader is None:
+            self._cluster.want_refresh()
+            return None
+        if read.ready_at > now or read.deadline <= now or leader.node in self._nodes_busy:
+            return None
+        return leader.node
+
+    def _timed(self) -> None:
+        self._timer = None
+        self._pump()
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _again(self, one: _Read | _Asked, *, after_ms: int) -> None:
+        one.ready_at = self._loop.time() + after_ms / 1000
+        if isinstance(one, _Read):
+            self._reads.append(one)
+        else:
+            self._asked.append(one)
+
+    # ---------------------------------------------------------------- reads
+
+    async def _fetch(self, node: int, reads: list[_Read]) -> None:
+        """One request; whoever the answer doesn't settle is asked again."""
+        backoff = self._settings.backoff_ms
+        open_reads = {read.key: read for read in reads}
+        self._flying += len(reads)
+        parts = [self.part(read.key, read.offset, read.bytes_max) for read in reads]
+        names = {part.topic_id: part.topic for part in parts}
+        request = AskFetch(parts, wait_ms=0, bytes_max=self._settings.request_bytes_max)
+        pause = backoff
+        try:
+            answer = await self._cluster.ask(node, Lane.READ, request)
+            if answer.error == NO_ERROR:
+                pause = 0
+            for part in answer.parts:
+                name = part.topic if isinstance(part.topic, str) else names.get(part.topic, "")
+                read = open_reads.pop((name, part.partition), None)
+                if read is not None:
+                    topic_id = next(one.topic_id for one in parts if one.topic == name)
+                    self._flying -= 1
+                    self._take(read, part, topic_id)
+        except BrokerGone:
+            pass
+        finally:
+            self._nodes_busy.discard(node)
+            self._flying -= len(open_reads)
+            for read in open_reads.values():
+                self._again(read, after_ms=pause or backoff)
+            self._pump_soon()
+
+    def part(self, key: tuple[str, int], offset: int, bytes_max: int) -> FetchPart:
+        """One partition of a request, under the identity and leadership known now."""
+        leader = self._cluster.leader(*key)
+        return FetchPart(
+            topic=key[0],
+            topic_id=self._cluster.topic_id(key[0]),
+            partition=key[1],
+            leader_epoch=leader.epoch if leader is not None else -1,
+            offset=offset,
+            bytes_max=bytes_max,
+        )
+
+    def _take(self, read: _Read, part: FetchedPart, topic_id: bytes) -> None:
+        if part.error == OUT_OF_RANGE:
+            self._asked.append(
+                _Asked(read.key, read.deadline, lambda ends: self._judge_outside(read, ends))
+            )
+        elif part.error in UNAUTHORISED:
+            read.done(FailReason.UNAUTHORISED)
+        elif part.error != NO_ERROR:
+            self._cluster.want_refresh()
+            self._again(read, after_ms=self._settings.backoff_ms)
+        else:
+            self._take_data(read, part, topic_id)
+
+    def _take_data(self, read: _Read, part: FetchedPart, topic_id: bytes) -> None:
+        try:
+            decoded = decode(part.data, read.offset)
+        except BatchesBroken:
+            self.broken_batches += 1
+            self._again(read, after_ms=self._settings.backoff_ms)
+            return
+        if decoded.records or part.high_watermark <= read.offset:
+            read.done(_span(topic_id, part, decoded))
+            return
+        # Something stands at or behind the offset, and this answer had no room for it, or nothing of its batch is left.
+        if part.data and not decoded.whole:
+            read.bytes_max = self._settings.request_bytes_max
+        if decoded.next >= part.high_watermark:
+            read.done(_span(topic_id, part, decoded))
+            return
+        read.offset = decoded.next
+        self._again(read, after_ms=0 if part.data else self._settings.backoff_ms)
+
+    def _judge_outside(self, read: _Read, ends: Ends | FailReason) -> None:
+        if isinstance(ends, FailReason):
+            read.done(ends)
+            return
+        leader = self._cluster.leader(*read.key)
+        alone = leader is not None and leader.copies == 1
+        if ends.start <= read.offset <= ends.end:
+            self._again(read, after_ms=self._settings.backoff_ms)
+        elif read.offset > ends.end and not alone and not read.seen_outside:
+            read.seen_outside = True
+            self._cluster.want_refresh()
+            self._again(read, after_ms=3 * self._settings.backoff_ms)
+        else:
+            read.done(Outside(ends=ends))
+        self._pump_soon()
+
+    # ---------------------------------------------------------------- ends
+
+    async def _ask_ends(self, node: int, asked: list[_Asked]) -> None:
+        self._flying += len(asked)
+        ids = {one.key[0]: self._cluster.topic_id(one.key[0]) for one in asked}
+        found: dict[tuple[str, int], Ends] = {}
+        try:
+            found = await self._ends_of(node, list(dict.fromkeys(one.key for one in asked)), ids)
+        except BrokerGone:
+            pass
+        finally:
+            self._flying -= len(asked)
+            settled = [one for one in asked if one.key in found]
+            for one in asked:
+                if one.key not in found:
+                    self._again(one, after_ms=self._settings.backoff_ms)
+            self._pump_soon()
+        for one in settled:
+            one.done(found[one.key])
+
+    async def _ends_of(
+        self, node: int, keys: list[tuple[str, int]], ids: dict[str, bytes]
+    ) -> dict[tuple[str, int], Ends]:
+        """The start first: retention between the two questions then leaves no end below a start."""
+        asked = []
+        for key in keys:
+            leader = self._cluster.leader(*key)
+            asked.append((*key, leader.epoch if leader is not None else -1))
+        offsets: dict[int, dict[tuple[str, int], int]] = {EARLIEST: {}, LATEST: {}}
+        for timestamp, into in offsets.items():
+            answer = await self._cluster.ask(node, Lane.ASK, AskOffsets(asked, timestamp))
+            for name, parts in answer.topics:
+                for number, error, _, offset, _ in parts:
+                    if error == NO_ERROR and offset >= 0:
+                        into[name, number] = offset
+                    else:
+                        self._cluster.want_refresh()
+        return {
+            key: Ends(topic_id=ids[key[0]], start=start, end=max(start, offsets[LATEST][key]))
+            for key, start in offsets[EARLIEST].items()
+            if key in offsets[LATEST]
+            and ids[key[0]] == self._cluster.topic_id(key[0])
+            and ids[key[0]] != NO_TOPIC_ID
+        }
+
+
+def _span(topic_id: bytes, part: FetchedPart, decoded: Decoded) -> Span:
+    """A new leader's high watermark may lag for a moment behind what its predecessor confirmed: the end is never below
+    what was read."""
+    end = max(part.high_watermark, decoded.next)
+    return Span(
+        ends=Ends(topic_id=topic_id, start=max(0, part.log_start), end=end),
+        records=decoded.records,
+        next=decoded.next,
+    )

@@ -1,0 +1,204 @@
+"""Requests that aiokafka has no structures for: topic ids (KIP-516) and leader epochs (KIP-320). Fetch: fetch_wire.py."""
+
+from io import BytesIO
+from typing import Any, Final
+
+from aiokafka.protocol.abstract import AbstractType
+from aiokafka.protocol.api import Request, RequestStruct, Response
+from aiokafka.protocol.produce import ProduceRequest_v8
+from aiokafka.protocol.types import (
+    Array,
+    Boolean,
+    CompactArray,
+    CompactString,
+    Int8,
+    Int16,
+    Int32,
+    Int64,
+    Schema,
+    String,
+    TaggedFields,
+)
+
+NO_TOPIC_ID: Final = bytes(16)
+EARLIEST: Final = -2
+LATEST: Final = -1
+ACKS_ALL: Final = -1
+METADATA_KEY: Final = 3
+METADATA_VERSION: Final = 10
+
+
+class Uuid(AbstractType):  # type: ignore[misc]
+    """16 bytes."""
+
+    @classmethod
+    def encode(cls, value: bytes) -> bytes:
+        """As they are."""
+        return value
+
+    @classmethod
+    def decode(cls, data: BytesIO) -> bytes:
+        """As they are."""
+        return data.read(16)
+
+
+class MetadataResponse10(Response):  # type: ignore[misc]
+    """Brokers, and of each topic its id, leaders, leader epochs, replicas."""
+
+    API_KEY = METADATA_KEY
+    API_VERSION = METADATA_VERSION
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        (
+            "brokers",
+            CompactArray(
+                ("node_id", Int32),
+                ("host", CompactString("utf-8")),
+                ("port", Int32),
+                ("rack", CompactString("utf-8")),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("cluster_id", CompactString("utf-8")),
+        ("controller_id", Int32),
+        (
+            "topics",
+            CompactArray(
+                ("error_code", Int16),
+                ("name", CompactString("utf-8")),
+                ("topic_id", Uuid),
+                ("is_internal", Boolean),
+                (
+                    "partitions",
+                    CompactArray(
+                        ("error_code", Int16),
+                        ("partition", Int32),
+                        ("leader", Int32),
+                        ("leader_epoch", Int32),
+                        ("replicas", CompactArray(Int32)),
+                        ("isr", CompactArray(Int32)),
+                        ("offline", CompactArray(Int32)),
+                        ("tags", TaggedFields),
+                    ),
+                ),
+                ("authorised_operations", Int32),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("authorised_operations", Int32),
+        ("tags", TaggedFields),
+    )
+
+
+class MetadataRequest10(RequestStruct):  # type: ignore[misc]
+    """By topic name; never creates one."""
+
+    FLEXIBLE_VERSION = True
+    API_KEY = METADATA_KEY
+    API_VERSION = METADATA_VERSION
+    RESPONSE_TYPE = MetadataResponse10
+    SCHEMA = Schema(
+        (
+            "topics",
+            CompactArray(
+                ("topic_id", Uuid), ("name", CompactString("utf-8")), ("tags", TaggedFields)
+            ),
+        ),
+        ("allow_auto_topic_creation", Boolean),
+        ("include_cluster_authorised_operations", Boolean),
+        ("include_topic_authorised_operations", Boolean),
+        ("tags", TaggedFields),
+    )
+
+
+class AskMetadata(Request[MetadataRequest10]):  # type: ignore[misc]
+    """Of these topics."""
+
+    API_KEY = METADATA_KEY
+
+    def __init__(self, names: list[str]) -> None:
+        tags: dict[int, bytes] = {}
+        self._topics = [(NO_TOPIC_ID, name, tags) for name in names]
+
+    def build(self, request_struct_class: Any) -> Any:
+        """For the version both sides speak."""
+        return request_struct_class(self._topics, False, False, False, {})
+
+
+class OffsetsResponse5(Response):  # type: ignore[misc]
+    """An offset a partition."""
+
+    API_KEY = 2
+    API_VERSION = 5
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        (
+            "topics",
+            Array(
+                ("name", String("utf-8")),
+                (
+                    "partitions",
+                    Array(
+                        ("partition", Int32),
+                        ("error_code", Int16),
+                        ("timestamp", Int64),
+                        ("offset", Int64),
+                        ("leader_epoch", Int32),
+                    ),
+                ),
+            ),
+        ),
+    )
+
+
+class OffsetsRequest5(RequestStruct):  # type: ignore[misc]
+    """Refused by a broker that leads under another epoch than we know."""
+
+    API_KEY = 2
+    API_VERSION = 5
+    RESPONSE_TYPE = OffsetsResponse5
+    SCHEMA = Schema(
+        ("replica_id", Int32),
+        ("isolation_level", Int8),
+        (
+            "topics",
+            Array(
+                ("name", String("utf-8")),
+                (
+                    "partitions",
+                    Array(("partition", Int32), ("leader_epoch", Int32), ("timestamp", Int64)),
+                ),
+            ),
+        ),
+    )
+
+
+class AskOffsets(Request[OffsetsRequest5]):  # type: ignore[misc]
+    """``asked``: (topic name, partition, leader epoch); ``timestamp``: EARLIEST or LATEST."""
+
+    API_KEY = 2
+
+    def __init__(self, asked: list[tuple[str, int, int]], timestamp: int) -> None:
+        topics: dict[str, list[tuple[int, int, int]]] = {}
+        for name, partition, epoch in asked:
+            topics.setdefault(name, []).append((partition, epoch, timestamp))
+        self._topics = list(topics.items())
+
+    def build(self, request_struct_class: Any) -> Any:
+        """For the version both sides speak."""
+        return request_struct_class(-1, 0, self._topics)
+
+
+class AskAppend(Request[ProduceRequest_v8]):  # type: ignore[misc]
+    """acks=all. Version 8 alone names the record that was refused (KIP-467); aiokafka has it, and doesn't ask for it."""
+
+    API_KEY = 0
+
+    def __init__(self, batches: dict[str, list[tuple[int, bytes]]], *, acks_ms: int) -> None:
+        self._topics = list(batches.items())
+        self._acks_ms = acks_ms
+
+    def build(self, request_struct_class: Any) -> Any:
+        """For the version both sides speak."""
+        no_transaction = None
+        return request_struct_class(no_transaction, ACKS_ALL, self._acks_ms, self._topics)
