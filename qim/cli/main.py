@@ -13,6 +13,7 @@ from qim.cli import (
     load,
     mailbox,
     overlay,
+    prewarm,
     send,
     serve,
     sessions,
@@ -72,6 +73,7 @@ def parser(*, with_sim: bool = False) -> argparse.ArgumentParser:
     add_chat_parser(commands)
     add_smoke_parser(commands)
     load.add_parser(commands)
+    prewarm.add_parser(commands)
     audit.add_parser(commands)
     archive.add_parser(commands)
     if with_sim:
