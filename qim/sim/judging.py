@@ -10,7 +10,7 @@ from qim.core.contract.sequences import before_first
 from qim.core.ports.local import Started
 from qim.core.ports.log import Topic
 from qim.core.ports.network import Received, Send
-from qim.core.ports.registry import Resource
+from qim.core.ports.registry import Resource, Role
 from qim.core.retention import RetentionPolicy
 from qim.sim.asking import Asking, Later, Projected, Question, StatesEnd, Wanted, is_not_now
 from qim.sim.choice import choose
@@ -80,8 +80,13 @@ class WorldClocks:
             leased = scene.registry.leases.get(resource)
             if leased is not None and leased.address:
                 walls.append(scene.nodes[leased.address].wall.read(scene.world.now))
+        latest = [scene.history.expired_before, *walls]
+        if any(resource.role is Role.SESSION for resource in resources):
+            # A summary that is kept is the word of whoever owned the conversation then, by a clock that may be ahead.
+            writers = [node for node in scene.nodes.values() if node.role == "writer"]
+            latest += [node.wall.read(scene.world.now) for node in writers]
         # What the archive let go is gone, though its owner's clock may be behind.
-        walls.append(max([scene.history.expired_before, *walls]))
+        walls.append(max(latest))
         policy = RetentionPolicy(ephemeral_ms=scene.plan.parameters.ephemeral_ms)
         return Clock(earliest=min(walls, default=0), latest=max(walls, default=0), policy=policy)
 
