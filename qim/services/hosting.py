@@ -133,9 +133,9 @@ class Hosting:
         self._begin(self.hosts[ServiceRole.AUDITOR])
 
     def start(self) -> None:
-        """Let each machine begin."""
-        assert self.keeper_host is not None
-        self._begin(self.keeper_host)
+        """Let each machine begin; an auditor that is alone here has begun already."""
+        if self.keeper_host is not None:
+            self._begin(self.keeper_host)
         for role, hosted in self.hosts.items():
             if role is not ServiceRole.AUDITOR:
                 self._begin(hosted)

@@ -4,15 +4,15 @@ Acked is what ``Client.send`` returned as ACKED; delivered is what a NEW device 
 """
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any, Protocol
 
 from qim.client import Client, SendStatus, Sent
 from qim.core.ports.local_store import LocalMessage
-from tests.integration.raw_client import PATIENCE_SECONDS, token
-from tests.integration.served import CANARY, Served
+from tests.integration.raw_client import PATIENCE_SECONDS, Target, token
+from tests.integration.served import CANARY
 from tests.integration.up_process import run_qim
 
 USERS = (1, 2, 3, 4)
@@ -20,10 +20,22 @@ SENDS_INFLIGHT = 4
 SETTLE_SECONDS = 240.0
 
 
+class Loaded(Protocol):
+    """What can be put under load: an embedded server, or a cluster."""
+
+    @property
+    def target(self) -> Target: ...
+
+    @property
+    def addresses(self) -> tuple[str, ...]: ...
+
+    def audited(self) -> dict[str, Any]: ...
+
+
 class Load:
     """Each user writes to the next one in turn, and one lane of each to the group of all."""
 
-    def __init__(self, served: Served, stores: Path) -> None:
+    def __init__(self, served: Loaded, stores: Path) -> None:
         self._served = served
         self._stores = stores
         self._stop = asyncio.Event()
@@ -64,7 +76,7 @@ class Load:
             async with self._client(user, "fresh") as fresh:
                 await fresh.online(PATIENCE_SECONDS)
                 self._check_mailbox(user, await self._drained(user, fresh))
-        report = json.loads(await asyncio.to_thread(audit, self._served.data))
+        report = await asyncio.to_thread(self._served.audited)
         assert report["verdict"] == "CLEAN", report
         assert report["orphans"] == []
 
@@ -86,7 +98,7 @@ class Load:
         return Client(
             user_id=user,
             access_token=token(self._served.target.secret, user),
-            addresses=(self._served.tcp,),
+            addresses=self._served.addresses,
             store_path=self._stores / f"{user}-{device}.db",
             device_id=device.encode(),
         )

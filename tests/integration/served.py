@@ -2,25 +2,21 @@
 
 import asyncio
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
-from urllib.request import urlopen
 
 from qim.adapters.embedded.stale_server import read_record
 from qim.adapters.redis.blocking import BlockingConnection
+from tests.integration.operator_view import OperatorView
 from tests.integration.raw_client import Target, target_of
-from tests.integration.up_process import UpProcess
+from tests.integration.up_process import UpProcess, run_qim
 
 CANARY = b"canary-7f3a9c"
 """Stands in every body of the tests; found in a log it proves that a text leaked."""
-_SAMPLE = re.compile(r"^(\w+?)(?:\{([^}]*)\})? ([0-9.e+-]+|[+-]Inf|NaN)$")
-_LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
-class Served(UpProcess):
+class Served(UpProcess, OperatorView):
     """UpProcess with eyes."""
 
     def __init__(self, data: Path, *options: str) -> None:
@@ -30,6 +26,11 @@ class Served(UpProcess):
     def target(self) -> Target:
         """For RawClient."""
         return target_of(self.tcp, self.data)
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where clients connect."""
+        return (self.tcp,)
 
     @property
     def pid(self) -> int:
@@ -55,34 +56,6 @@ class Served(UpProcess):
         """Each line is one JSON object."""
         return [json.loads(line) for line in self.log().splitlines()]
 
-    def get(self, path: str) -> tuple[int, str]:
-        """Status and body of the operator's endpoint."""
-        try:
-            with urlopen(f"http://{self.ready['metrics']}{path}", timeout=30) as answer:
-                return answer.status, answer.read().decode()
-        except HTTPError as error:
-            with error:
-                return error.code, error.read().decode()
-
-    def metrics(self) -> dict[tuple[str, str], float]:
-        """Every sample by (name, label); of a histogram its sums and counts."""
-        status, text = self.get("/metrics")
-        assert status == 200
-        samples: dict[tuple[str, str], float] = {}
-        for line in text.splitlines():
-            if not line.startswith("#"):
-                found = _SAMPLE.match(line)
-                assert found, f"no sample: {line!r}"
-                labels = dict(_LABEL.findall(found[2] or ""))
-                if "le" not in labels:
-                    (label,) = labels.values() or ("",)
-                    samples[found[1], label] = float(found[3])
-        return samples
-
-    def metric(self, name: str, label: str = "") -> float:
-        """One sample, 0 where it was never counted."""
-        return self.metrics().get((name, label), 0.0)
-
     def resident_bytes(self) -> int:
         """RSS of the server process."""
         pages = Path(f"/proc/{self.pid}/statm").read_text().split()[1]
@@ -97,6 +70,11 @@ class Served(UpProcess):
         record = read_record(self.data / "store")
         assert record is not None
         return BlockingConnection(Path(record.socket), timeout_s=30)
+
+    def audited(self) -> dict[str, Any]:
+        """The orphan audit's report, by the command; exit status 0 says CLEAN."""
+        report: dict[str, Any] = json.loads(run_qim("audit", "--data", str(self.data), "--json"))
+        return report
 
     def judge(self) -> None:
         """Nothing died, no rule was broken, nothing leaked."""

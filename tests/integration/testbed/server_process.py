@@ -53,6 +53,11 @@ class ServerProcess:
         """Started, and not ended yet."""
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def status(self) -> int | None:
+        """Exit status of the last run, negative for a signal; None while it runs."""
+        return None if self._process is None else self._process.poll()
+
     def start(self) -> None:
         """Start it (again) and wait until it serves. Raises ServerFailed."""
         assert not self.alive, f"{self.name} runs already"

@@ -1,0 +1,227 @@
+"""A whole Q-IM of real servers and one process a role or more, on free loopback ports: started, killed, paused, stopped.
+
+    with Cluster(directory) as cluster:           # one of each role, history hot
+        cluster.roles("writer")[0].kill()         # processes by role
+        cluster.etcd.pause()                      # servers by name: message_redis, mailbox_redis, kafka, etcd
+        cluster.addresses                         # where clients connect; cluster.target.secret signs their tokens
+
+QIM_TEST_KAFKA and QIM_TEST_ETCD lend servers that somebody has; then topics and keys get a name of their own there.
+"""
+
+import asyncio
+import json
+import os
+import secrets
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from qim.adapters.kafka.cluster import Cluster as Brokers
+from qim.adapters.kafka.settings import KafkaSettings
+from qim.adapters.kafka.topics import create_missing
+from qim.core.contract.params import DEFAULT
+from qim.core.ports.log import Topic
+from tests.integration.cluster.role_process import RoleProcess
+from tests.integration.raw_client import Target
+from tests.integration.testbed.etcd import EtcdServer
+from tests.integration.testbed.etcd import given_address as given_etcd
+from tests.integration.testbed.kafka import KafkaBroker
+from tests.integration.testbed.redis import RedisServer
+from tests.integration.testbed.server_process import free_port
+
+ONE_EACH: Final[Mapping[str, int]] = {
+    "writer": 1,
+    "fanout": 1,
+    "mailbox": 1,
+    "session": 1,
+    "gateway": 1,
+    "auditor": 1,
+}
+PARTITIONS: Final = 4
+SHARDS: Final = 4
+LEASE_TTL_MS: Final = 4_000
+LEASE_RENEW_MS: Final = 800
+LEASE_MARGIN_MS: Final = 500
+"""Shorter than in life, so that a takeover takes seconds; in the same proportion."""
+SECRET: Final = "a secret of the tests' own, 32 letters"
+RECOVERY_MS: Final = 86_400_000
+LISTENERS: Final = {
+    "gateway": "QIM_GATEWAY_PUSH",
+    "writer": "QIM_WRITER_LISTEN",
+    "mailbox": "QIM_MAILBOX_LISTEN",
+    "session": "QIM_SESSION_LISTEN",
+}
+
+
+class Cluster:
+    """``counts``: processes a role. ``settings``: QIM_ variables over those of this class, for every process."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        counts: Mapping[str, int] = ONE_EACH,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        self.directory = directory
+        self.name = f"qim-{secrets.token_hex(3)}"
+        self.message_redis = RedisServer(directory / "message-redis")
+        self.mailbox_redis = RedisServer(directory / "mailbox-redis")
+        self.kafka: KafkaBroker | None = None
+        self.etcd: EtcdServer | None = None
+        self._brokers = os.environ.get("QIM_TEST_KAFKA", "")
+        if not self._brokers:
+            self.kafka = KafkaBroker(directory / "kafka")
+            self._brokers = self.kafka.address
+        self._etcd_address = given_etcd() or ""
+        if not self._etcd_address:
+            self.etcd = EtcdServer(directory / "etcd")
+            self._etcd_address = self.etcd.address
+        self._more = dict(settings or {})
+        self.processes: dict[str, RoleProcess] = {}
+        for role, count in counts.items():
+            for number in range(1, count + 1):
+                self.add(role, number)
+
+    # ------------------------------------------------------------ what it is told
+
+    def settings(self) -> dict[str, str]:
+        """Of every process."""
+        return {
+            "QIM_REDIS_ADDR": self.message_redis.address,
+            "QIM_MAILBOX_REDIS_ADDR": self.mailbox_redis.address,
+            "QIM_REDPANDA_BROKERS": self._brokers,
+            "QIM_REDPANDA_ALLOW_SINGLE_BROKER": "1",
+            "QIM_OUTBOX_TOPIC": f"{self.name}.outbox",
+            "QIM_OUTBOX_PARTITION_COUNT": str(PARTITIONS),
+            "QIM_OUTBOX_RECOVERY_WINDOW_MS": str(RECOVERY_MS),
+            "QIM_DISPATCH_TOPIC": f"{self.name}.dispatch",
+            "QIM_DISPATCH_RECOVERY_WINDOW_MS": str(RECOVERY_MS),
+            "QIM_USER_STATE_TOPIC": f"{self.name}.user_state",
+            "QIM_MAILBOX_SHARD_COUNT": str(SHARDS),
+            "QIM_ETCD_ENDPOINTS": self._etcd_address,
+            "QIM_ETCD_PREFIX": f"/{self.name}/",
+            "QIM_LEASE_TTL_MS": str(LEASE_TTL_MS),
+            "QIM_LEASE_RENEW_MS": str(LEASE_RENEW_MS),
+            "QIM_LEASE_MARGIN_MS": str(LEASE_MARGIN_MS),
+            "QIM_MESSAGE_STORE_BACKEND": "redis",
+            "QIM_AUTH_SECRET": SECRET,
+            "QIM_LOG_FORMAT": "json",
+            **self._more,
+        }
+
+    def add(self, role: str, number: int, **more: str) -> RoleProcess:
+        """One more process, not started; its client and internal ports stay the same over restarts."""
+        own = {"QIM_METRICS_LISTEN": "127.0.0.1:0"}
+        if role in LISTENERS:
+            own[LISTENERS[role]] = f"127.0.0.1:{free_port()}"
+        if role == "gateway":
+            own["QIM_GATEWAY_LISTEN"] = f"127.0.0.1:{free_port()}"
+        name = f"{role}-{number}"
+        settings = self.settings() | own | more
+        process = RoleProcess(name, role, self.directory / name, settings)
+        self.processes[name] = process
+        return process
+
+    def roles(self, *roles: str) -> list[RoleProcess]:
+        """Processes of these roles, in the order they were added."""
+        return [one for one in self.processes.values() if one.role in roles]
+
+    def process(self, name: str) -> RoleProcess:
+        """By name: writer-1."""
+        return self.processes[name]
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where clients connect: every gateway."""
+        return tuple([one.settings["QIM_GATEWAY_LISTEN"] for one in self.roles("gateway")])
+
+    @property
+    def target(self) -> Target:
+        """The first gateway, and the secret that signs tokens."""
+        return Target(self.addresses[0], SECRET.encode())
+
+    def audited(self) -> dict[str, Any]:
+        """The orphan audit's report, by the auditor's process."""
+        (auditor,) = self.roles("auditor")
+        report: dict[str, Any] = json.loads(auditor.post("/audit"))
+        return report
+
+    # ------------------------------------------------------------ life
+
+    def __enter__(self) -> "Cluster":
+        try:
+            self.start()
+        except BaseException:
+            self.end()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def start(self) -> None:
+        """Servers, topics, then every process; returns when all of them serve."""
+        self.start_servers()
+        self.start_processes(self.processes.values())
+
+    def start_servers(self) -> None:
+        """Redis, Kafka, etcd; and the topics."""
+        if self.kafka is not None:
+            self.kafka.format()
+            self.kafka.process.launch()
+        if self.etcd is not None:
+            self.etcd.process.launch()
+        self.message_redis.start()
+        self.mailbox_redis.start()
+        if self.etcd is not None:
+            self.etcd.process.wait_ready()
+        if self.kafka is not None:
+            self.kafka.process.wait_ready()
+        asyncio.run(make_topics(self.kafka_settings()))
+
+    def start_processes(self, processes: Iterable[RoleProcess]) -> None:
+        """All at once: none waits for another."""
+        launched = list(processes)
+        for process in launched:
+            process.launch()
+        for process in launched:
+            process.wait_ready()
+
+    def end(self) -> None:
+        """Kill what still runs, servers last; for a drain, stop the processes before."""
+        for process in self.processes.values():
+            process.kill()
+        servers = [self.message_redis, self.mailbox_redis, self.etcd, self.kafka]
+        for server in servers:
+            if server is not None:
+                server.kill()
+
+    def kafka_settings(self) -> KafkaSettings:
+        """As a process has them."""
+        told = self.settings()
+        return KafkaSettings(
+            brokers=self._brokers,
+            outbox_topic=told["QIM_OUTBOX_TOPIC"],
+            dispatch_topic=told["QIM_DISPATCH_TOPIC"],
+            user_state_topic=told["QIM_USER_STATE_TOPIC"],
+            outbox_partitions=int(told["QIM_OUTBOX_PARTITION_COUNT"]),
+            dispatch_partitions=int(told["QIM_MAILBOX_SHARD_COUNT"]),
+            user_state_partitions=int(told["QIM_MAILBOX_SHARD_COUNT"]),
+            outbox_recovery_ms=RECOVERY_MS,
+            dispatch_recovery_ms=RECOVERY_MS,
+            body_bytes_max=DEFAULT.body_bytes_max,
+            allow_single_broker=True,
+        )
+
+
+async def make_topics(settings: KafkaSettings) -> None:
+    """The three topics as the checks want them."""
+    loop = asyncio.get_running_loop()
+    brokers = Brokers(settings, loop, [settings.name_of(topic) for topic in Topic])
+    await brokers.start()
+    try:
+        for made in await create_missing(settings, brokers):
+            assert not made.error, made
+    finally:
+        await brokers.close()
