@@ -22,6 +22,14 @@ from msgspec import Struct
 
 from qim.core.contract.params import DEFAULT
 from qim.core.contract.routing import rendezvous
+from qim.core.lease_pending import (
+    AcquireSent,
+    AnnounceSent,
+    LeasePending,
+    RaiseSent,
+    ReleaseSent,
+    RenewSent,
+)
 from qim.core.machine import Choose, Ms
 from qim.core.ports.completion import Failed, Unknown
 from qim.core.ports.local import DrainRequested, FreshEpochWanted, LeaseGone, LeaseHeld, Started
@@ -104,32 +112,6 @@ class Lease(Struct, kw_only=True):
     told: bool = False
 
 
-class _AcquireSent(Struct, frozen=True, kw_only=True, gc=False):
-    resource: Resource
-    sent: Ms
-
-
-class _RaiseSent(Struct, frozen=True, kw_only=True, gc=False):
-    resource: Resource
-    above: int
-
-
-class _RenewSent(Struct, frozen=True, kw_only=True):
-    leases: tuple[tuple[Resource, int], ...]
-    sent: Ms
-
-
-class _AnnounceSent(Struct, frozen=True, kw_only=True, gc=False):
-    role: Role
-
-
-class _ReleaseSent(Struct, frozen=True, kw_only=True, gc=False):
-    count: int
-
-
-_Pending = _AcquireSent | _RaiseSent | _RenewSent | _AnnounceSent | _ReleaseSent
-
-
 class LeaseKeeper:
     """Hosted beside the machines whose leases it keeps; see the module's docstring for its states and what it is not."""
 
@@ -138,7 +120,7 @@ class LeaseKeeper:
         assert sum(count for _, count in config.roles) + len(config.pinned) <= WISHES_MAX
         self.config = config
         self.leases: dict[Resource, Lease] = {}
-        self.pending: dict[int, _Pending] = {}
+        self.pending: dict[int, LeasePending] = {}
         self._choose = choose
         self._op = 0
         self._wall = 0
@@ -207,7 +189,7 @@ class LeaseKeeper:
     def idle(self) -> bool:
         """Nothing in flight that a graceful stop should wait for: no lease, no release."""
         return not any(lease.told for lease in self.leases.values()) and not any(
-            isinstance(sent, _ReleaseSent) for sent in self.pending.values()
+            isinstance(sent, ReleaseSent) for sent in self.pending.values()
         )
 
     def gauges(self, now: Ms) -> list[Gauge]:
@@ -256,26 +238,26 @@ class LeaseKeeper:
     ) -> None:
         sent = self.pending.pop(event.op, None)
         match event, sent:
-            case Granted(), _AcquireSent():
+            case Granted(), AcquireSent():
                 self._on_granted(event, sent, out)
-            case Denied(), _AcquireSent():
+            case Denied(), AcquireSent():
                 self._on_denied(event, out)
-            case Renewed(), _RenewSent():
+            case Renewed(), RenewSent():
                 self._on_renewed(event, sent, out)
-            case EpochRaised(), _RaiseSent():
+            case EpochRaised(), RaiseSent():
                 lease = self.leases[sent.resource]
                 lease.above = 0 if lease.above <= sent.above else lease.above
                 self._next_epoch_step(lease, out)
-            case Peers(), _AnnounceSent():
+            case Peers(), AnnounceSent():
                 self._on_peers(event, out)
-            case Released(), _ReleaseSent():
+            case Released(), ReleaseSent():
                 pass
             case _, None:
                 pass  # answered after we gave it up; the op was settled before
             case _:
                 raise AssertionError(f"{event} answers {sent}")
 
-    def _on_granted(self, event: Granted, sent: _AcquireSent, out: list[LeaseEffect]) -> None:
+    def _on_granted(self, event: Granted, sent: AcquireSent, out: list[LeaseEffect]) -> None:
         self._acquiring -= 1
         lease = self.leases[sent.resource]
         lease.epoch = event.epoch
@@ -312,7 +294,7 @@ class LeaseKeeper:
         wait = min(max(event.remaining_ms, self.config.retry_ms), self.config.renew_ms)
         lease.retry_at = self._now + wait + self._jitter("lease.denied", lease)
 
-    def _on_renewed(self, event: Renewed, sent: _RenewSent, out: list[LeaseEffect]) -> None:
+    def _on_renewed(self, event: Renewed, sent: RenewSent, out: list[LeaseEffect]) -> None:
         self._renewing = False
         self._renew_at = sent.sent + self.config.renew_ms
         lost = frozenset(event.lost)
@@ -369,7 +351,7 @@ class LeaseKeeper:
 
     def _on_no_answer(self, event: Failed | Unknown, out: list[LeaseEffect]) -> None:
         match self.pending.pop(event.op, None):
-            case _AcquireSent(resource=resource):
+            case AcquireSent(resource=resource):
                 self._acquiring -= 1
                 lease = self.leases[resource]
                 if self._draining or not lease.wished:
@@ -378,16 +360,16 @@ class LeaseKeeper:
                     return
                 lease.state = LeaseState.FREE
                 lease.retry_at = self._now + self._jitter("lease.acquire", lease)
-            case _RaiseSent(resource=resource):
+            case RaiseSent(resource=resource):
                 lease = self.leases[resource]
                 lease.state = LeaseState.FREE
                 lease.retry_at = self._now + self._jitter("lease.raise", lease)
-            case _RenewSent():
+            case RenewSent():
                 self._renewing = False
                 self._renew_at = self._now + self.config.retry_ms
-            case _AnnounceSent():
+            case AnnounceSent():
                 self._announce_at = min(self._announce_at, self._now + self.config.retry_ms)
-            case _ReleaseSent() | None:
+            case ReleaseSent() | None:
                 pass  # it runs out by itself
 
     def _on_drain(self, out: list[LeaseEffect]) -> None:
@@ -417,13 +399,13 @@ class LeaseKeeper:
         self._announce_at = self._now + self.config.renew_ms
         if self._draining:
             return
-        asked = {sent.role for sent in self.pending.values() if isinstance(sent, _AnnounceSent)}
+        asked = {sent.role for sent in self.pending.values() if isinstance(sent, AnnounceSent)}
         for role, _ in self.config.roles:
             if role in asked:
                 continue
             out.append(
                 Announce(
-                    op=self._send(_AnnounceSent(role=role)),
+                    op=self._send(AnnounceSent(role=role)),
                     role=role,
                     owner=self.config.owner,
                     address=self.config.address,
@@ -445,7 +427,7 @@ class LeaseKeeper:
         self._renewing = True
         out.append(
             Renew(
-                op=self._send(_RenewSent(leases=held, sent=self._now)),
+                op=self._send(RenewSent(leases=held, sent=self._now)),
                 owner=self.config.owner,
                 leases=held,
                 ttl_ms=self.config.ttl_ms,
@@ -465,7 +447,7 @@ class LeaseKeeper:
         """Raise the registry where a higher epoch was seen than it gave us, then ask for a fresh one."""
         if lease.above and lease.above >= lease.epoch:
             lease.state = LeaseState.RAISING
-            op = self._send(_RaiseSent(resource=lease.resource, above=lease.above))
+            op = self._send(RaiseSent(resource=lease.resource, above=lease.above))
             out.append(RaiseEpoch(op=op, resource=lease.resource, above=lease.above))
             return
         if self._acquiring >= self.config.acquires_inflight_max:
@@ -476,7 +458,7 @@ class LeaseKeeper:
         self._acquiring += 1
         out.append(
             Acquire(
-                op=self._send(_AcquireSent(resource=lease.resource, sent=self._now)),
+                op=self._send(AcquireSent(resource=lease.resource, sent=self._now)),
                 resource=lease.resource,
                 owner=self.config.owner,
                 address=self.config.address,
@@ -494,10 +476,10 @@ class LeaseKeeper:
 
     def _release(self, leases: Sequence[Lease], out: list[LeaseEffect]) -> None:
         held = tuple((lease.resource, lease.epoch) for lease in leases)
-        op = self._send(_ReleaseSent(count=len(held)))
+        op = self._send(ReleaseSent(count=len(held)))
         out.append(Release(op=op, owner=self.config.owner, leases=held))
 
-    def _send(self, sent: _Pending) -> int:
+    def _send(self, sent: LeasePending) -> int:
         self._op += 1
         self.pending[self._op] = sent
         return self._op

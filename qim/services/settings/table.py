@@ -427,7 +427,7 @@ ELSEWHERE: Final[dict[str, str]] = {
     "QIM_TOKEN": "access token of client commands",
     "QIM_TLS_CA": "client commands: the CA that is trusted",
     "QIM_TLS_SNI": "client commands: the name expected of the server",
-    "QIM_LOAD_RATE": "messages a second of `qim load` and `make acceptance`",
+    "QIM_LOAD_RATE": "messages a second of the acceptance run",
     "QIM_HYPOTHESIS": "profile of the property tests",
 }
 """Variables of other commands: `qim serve` lets them pass."""
