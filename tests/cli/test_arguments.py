@@ -26,6 +26,7 @@ COMMANDS = (
     "chat",
     "smoke",
     "audit",
+    "archive",
 )
 
 

@@ -8,7 +8,8 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, assert_never
 
-from cassandra.cluster import EXEC_PROFILE_DEFAULT
+from cassandra import DriverException
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, NoHostAvailable
 
 from qim.adapters.cassandra import schema
 from qim.adapters.cassandra.failures import not_applied, read_failure
@@ -23,7 +24,7 @@ from qim.adapters.cassandra.rows import (
     slice_of,
     u64,
 )
-from qim.adapters.cassandra.session import READING, open_session
+from qim.adapters.cassandra.session import READING, open_session, unreachable
 from qim.adapters.cassandra.settings import CassandraSettings
 from qim.core.archived import bucket_of
 from qim.core.ports.archive import (
@@ -85,6 +86,9 @@ class CassandraArchive:
         try:
             schema.check(session, self._settings)
             prepared = prepare(session, self._settings.keyspace)
+        except (DriverException, NoHostAvailable) as error:
+            cluster.shutdown()
+            raise unreachable(self._settings, error) from None
         except BaseException:
             cluster.shutdown()
             raise

@@ -32,7 +32,7 @@ def not_applied(error: BaseException) -> FailReason | None:
         if isinstance(error, kinds):
             return reason
     if isinstance(error, NoHostAvailable):
-        causes = list((error.errors or {}).values())
+        causes = list(error.errors.values()) if isinstance(error.errors, dict) else []
         reasons = [not_applied(cause) for cause in causes]
         if None not in reasons:
             return reasons[0] if reasons else FailReason.UNREACHABLE

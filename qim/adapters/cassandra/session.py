@@ -4,6 +4,7 @@ import ssl
 from typing import Any, Final
 
 from cassandra import ConsistencyLevel
+from cassandra import DriverException as DriverException
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable
 from cassandra.io.asyncioreactor import AsyncioConnection
@@ -17,6 +18,8 @@ from cassandra.query import tuple_factory
 from qim.adapters.cassandra.settings import CONSISTENCIES, CassandraSettings, require_strong
 from qim.adapters.start_refused import StartRefused
 
+PROTOCOL_VERSION: Final = 4
+"""What Cassandra and ScyllaDB both speak; the driver would begin with versions that neither does."""
 READING: Final = "reading"
 """The profile of reads; the default one is for writes."""
 
@@ -51,6 +54,7 @@ def open_session(settings: CassandraSettings) -> tuple[Any, Any]:
         [host for host, _ in settings.hosts],
         port=settings.hosts[0][1],
         connection_class=AsyncioConnection,
+        protocol_version=PROTOCOL_VERSION,
         execution_profiles=profiles,
         auth_provider=(
             PlainTextAuthProvider(settings.user, settings.password) if settings.user else None
@@ -63,14 +67,14 @@ def open_session(settings: CassandraSettings) -> tuple[Any, Any]:
     )
     try:
         session = cluster.connect()
-        session.default_fetch_size = None  # every read is bounded by its LIMIT or is wanted whole
-        return cluster, session
     except NoHostAvailable as error:
         cluster.shutdown()
-        raise _unreachable(settings, error) from None
+        raise unreachable(settings, error) from None
     except Exception:
         cluster.shutdown()
         raise
+    session.default_fetch_size = None  # every read is bounded by its LIMIT or is wanted whole
+    return cluster, session
 
 
 def _tls(settings: CassandraSettings) -> ssl.SSLContext | None:
@@ -79,9 +83,13 @@ def _tls(settings: CassandraSettings) -> ssl.SSLContext | None:
     return ssl.create_default_context(cafile=settings.tls_ca)
 
 
-def _unreachable(settings: CassandraSettings, error: NoHostAvailable) -> StartRefused:
+def unreachable(settings: CassandraSettings, error: Exception) -> StartRefused:
+    """Nobody served, or not in time; a driver's own exceptions at start all come to this."""
     where = ",".join(f"{host}:{port}" for host, port in settings.hosts)
-    why = "; ".join(f"{host}: {cause}" for host, cause in (error.errors or {}).items())
+    # A list of hosts instead of causes: they answered, and none is in this data centre.
+    told = getattr(error, "errors", None)
+    causes = told if isinstance(told, dict) else {}
+    why = "; ".join(f"{host}: {cause}" for host, cause in causes.items())
     return StartRefused(
         "archive_unreachable",
         f"the archive at {where}",
