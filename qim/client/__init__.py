@@ -11,9 +11,12 @@ from qim.client.results import (
 )
 from qim.client.sdk import Client
 from qim.client.store_file import LocalStoreBusy, LocalStoreTooNew, LocalStoreUnusable
+from qim.client.tls import ClientTls, ClientTlsUnusable, client_tls, client_tls_from_environment
 
 __all__ = [
     "Client",
+    "ClientTls",
+    "ClientTlsUnusable",
     "Conversation",
     "GroupResult",
     "LocalStoreBusy",
@@ -24,4 +27,6 @@ __all__ = [
     "SendStatus",
     "Sent",
     "Unread",
+    "client_tls",
+    "client_tls_from_environment",
 ]

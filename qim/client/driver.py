@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final, get_args
 
 from qim.client.local_store import LocalStore
+from qim.client.tls import ClientTls, agreed
 from qim.core.client import Client as ClientMachine
 from qim.core.client.vocabulary import ClientConfig, ClientEvent, ClientNotice
 from qim.core.ports.completion import Unknown
@@ -44,6 +45,11 @@ class _Stream(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        secured = transport.get_extra_info("ssl_object")
+        if secured is not None and not agreed(secured):
+            self._driver.dial_fault = "the server speaks TLS, but not our protocol (ALPN qim/1)"
+            transport.abort()
+            return
         # Here, not where the dial is awaited: a stream may be lost before that task runs again.
         self._driver.opened(self._conn, transport)
 
@@ -75,10 +81,14 @@ class ClientDriver:
         loop: asyncio.AbstractEventLoop,
         on_notice: Callable[[ClientNotice], None],
         on_death: Callable[[Exception], None],
+        tls: ClientTls | None = None,
     ) -> None:
-        """Raises LocalStoreUnusable. ``on_death``: the machine failed one of its own asserts; nothing follows it."""
+        """Raises LocalStoreUnusable. ``tls`` None: plaintext. ``on_death``: the machine failed one of its own asserts; nothing follows it."""
         self.store = LocalStore(store_path)
         self.violations: list[Violation] = []
+        self.dial_fault = ""
+        """Why the last dial failed, in words; empty once one succeeded."""
+        self._tls = tls
         self._machine = ClientMachine(config, choose=lambda site, key: secrets.randbits(64))
         self._loop = loop
         self._on_notice = on_notice
@@ -187,11 +197,18 @@ class ClientDriver:
 
     async def _dial(self, effect: Dial) -> None:
         host, _, port = effect.address.rpartition(":")
+        host = host.strip("[]")
+        tls = self._tls
         try:
             await self._loop.create_connection(
-                lambda: _Stream(effect.conn, self), host.strip("[]"), int(port)
+                lambda: _Stream(effect.conn, self),
+                host,
+                int(port),
+                ssl=None if tls is None else tls.context,
+                server_hostname=None if tls is None else tls.server_name or host,
             )
-        except (OSError, ValueError, OverflowError):
+        except (OSError, ValueError, OverflowError) as error:
+            self.dial_fault = str(error) or type(error).__name__
             self.closed(effect.conn)
         finally:
             self._dials.pop(effect.conn, None)
@@ -202,6 +219,7 @@ class ClientDriver:
             transport.abort()  # closed by the machine while the dial was under way
             return
         self._streams[conn] = transport
+        self.dial_fault = ""
         self.post(Dialed(conn=conn))
 
     def closed(self, conn: int) -> None:

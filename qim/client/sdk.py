@@ -17,6 +17,7 @@ from qim.client.handover import Handover
 from qim.client.local_store import LocalStore, Outgoing
 from qim.client.results import GroupResult, NotConnected, SendStatus, Sent, code_name, state_text
 from qim.client.session_calls import SessionCalls
+from qim.client.tls import ClientTls
 from qim.client.waiting import Waiting
 from qim.core.client.vocabulary import (
     CaughtUp,
@@ -65,8 +66,9 @@ class Client(SessionCalls):
         device_id: bytes = b"default",
         tenant_id: str = "default",
         config: ClientConfig | None = None,
+        tls: ClientTls | None = None,
     ) -> None:
-        """addresses: host:port, tried in turn. store_path: this device's own file, for it alone."""
+        """addresses: host:port, tried in turn. store_path: this device's own file, for it alone. tls None: plaintext."""
         self.config = config or ClientConfig(
             user_id=user_id,
             device_id=device_id,
@@ -75,6 +77,7 @@ class Client(SessionCalls):
             tenant_id=tenant_id,
         )
         self._store_path = store_path
+        self._tls = tls
         self._driver: ClientDriver | None = None
         self._state = StateChanged(state=ClientState.OFFLINE)
         self._changed = asyncio.Event()
@@ -88,7 +91,7 @@ class Client(SessionCalls):
         """Raises LocalStoreUnusable: the file is in use, from a later version, or no store."""
         loop = asyncio.get_running_loop()
         self._driver = ClientDriver(
-            self.config, self._store_path, loop, self._on_notice, self._on_death
+            self.config, self._store_path, loop, self._on_notice, self._on_death, self._tls
         )
         self._handover.begin(self._driver)
         self._driver.post(Started(address="", wall=wall_ms()))
@@ -139,8 +142,10 @@ class Client(SessionCalls):
                     await self.next_state()
         except TimeoutError:
             where = ", ".join(self.config.addresses)
+            fault = self._driver.dial_fault if self._driver is not None else ""
             raise NotConnected(
                 f"not online at {where} after {timeout:g} s: {state_text(self._state)}"
+                + (f" ({fault})" if fault else "")
             ) from None
 
     async def reconnect(self) -> None:

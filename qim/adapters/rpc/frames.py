@@ -10,6 +10,8 @@ from typing import Final
 
 import msgspec
 
+from qim.core.contract.rpc import Message, decode_message
+
 RPC_VERSION: Final = 1
 CONTROL: Final = 0xC1
 HELLO_BYTES_MAX: Final = 1024
@@ -108,6 +110,14 @@ def read_sorry(payload: bytes) -> Sorry:
         return _sorries.decode(payload[2:])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise HostileBytes("bad_sorry", f"unreadable: {error}") from None
+
+
+def read_message(payload: bytes) -> Message:
+    """A message of contract/rpc.py. Raises HostileBytes."""
+    try:
+        return decode_message(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise HostileBytes("bad_message", f"unreadable message: {error}") from None
 
 
 def read_clock(payload: bytes) -> int:

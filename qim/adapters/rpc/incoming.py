@@ -6,9 +6,8 @@ STRANGER --> CLOSED                 no HELLO in time, or one that is refused
 
 import asyncio
 from hashlib import sha256
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, cast
-
-import msgspec
 
 from qim.adapters.rpc.frames import (
     HELLO_BYTES_MAX,
@@ -22,11 +21,11 @@ from qim.adapters.rpc.frames import (
     hello_frame,
     read_clock,
     read_hello,
+    read_message,
     sorry_frame,
 )
 from qim.adapters.rpc.roles import ProcessRole, may_say
 from qim.adapters.rpc.wiring import Wiring
-from qim.core.contract.rpc import decode_message
 
 if TYPE_CHECKING:
     from qim.adapters.rpc.listener import Listener
@@ -60,7 +59,7 @@ class Incoming(asyncio.Protocol):
         self._allowed: frozenset[type] = frozenset()
         self._certificate: bytes | None = None
         self._ending = False
-        self._began = self._heard = wiring.loop.time()
+        self._began = self._heard = monotonic()
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -90,7 +89,7 @@ class Incoming(asyncio.Protocol):
             return
         self._wiring.read_gap.read()
         self._wiring.bytes_in += len(data)
-        self._heard = self._wiring.loop.time()
+        self._heard = monotonic()
         try:
             for payload in self._reader.feed(data):
                 self._understood(payload)
@@ -114,10 +113,7 @@ class Incoming(asyncio.Protocol):
             raise HostileBytes("unexpected", f"a dialler said {kind.name}")
 
     def _message(self, payload: bytes) -> None:
-        try:
-            message = decode_message(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise HostileBytes("bad_message", f"unreadable message: {error}") from None
+        message = read_message(payload)
         if type(message) not in self._allowed:
             raise Refusal(
                 "wrong_role",
@@ -145,6 +141,7 @@ class Incoming(asyncio.Protocol):
             raise HostileBytes("bad_hello", f"a {role} without an address")
         self.role = role
         self._reader.limit = self._wiring.limits.frame_bytes_max
+        self._arm(self._wiring.limits.silent_seconds_max)
         assert self._transport is not None
         self._transport.write(
             hello_frame(Control.WELCOME, self._wiring.role.value, self._wiring.address)
@@ -201,7 +198,7 @@ class Incoming(asyncio.Protocol):
     def _look(self) -> None:
         """Silent for too long: gone without a word, stopped, or never anybody."""
         limits = self._wiring.limits
-        now = self._wiring.loop.time()
+        now = monotonic()
         if self._ending:
             self.abort()
         elif self.role is None:

@@ -34,7 +34,7 @@ class RpcNetwork:
 
     def __init__(
         self,
-        listen: tuple[str, int],
+        listen: tuple[str, int] | None,
         role: ProcessRole,
         on_received: Callable[[Received], None],
         *,
@@ -44,9 +44,9 @@ class RpcNetwork:
         limits: RpcLimits | None = None,
         wall: Callable[[], int] = wall_ms,
     ) -> None:
-        """``listen``: host and port (0: any). ``advertise``: host:port as others reach it, where it isn't as bound.
+        """``listen``: host and port (0: any); None: an operator's tool, answered on the connections it dials.
 
-        ``security`` None: plaintext, for loopback only.
+        ``advertise``: host:port as others reach it, where it isn't as bound. ``security`` None: plaintext, for loopback.
         """
         self._listen = listen
         self._advertise = advertise
@@ -59,35 +59,24 @@ class RpcNetwork:
 
     async def start(self) -> str:
         """Listen; our address, as `Received.source` has it elsewhere. Raises StartRefused, OSError (address taken)."""
+        if self._listen is None:
+            if self._wiring.security is None:
+                raise _plaintext("an operator's tool", "mTLS, on loopback too")
+            return ""
         host, port = self._listen
-        if self._wiring.security is None and not is_loopback(host):
-            raise StartRefused(
-                "internal_plaintext",
-                "the internal listener without mTLS",
-                got=f"{host}:{port}",
-                expected="a loopback address, or QIM_INTERNAL_TLS_CERT, _KEY, _CLIENT_CA and _SERVER_CA",
-                command="qim certs dev --out certs",
-            )
-        if is_wildcard(host) and not self._advertise:
-            raise StartRefused(
-                "internal_address_unknown",
-                "the address other processes reach this one at",
-                got=f"{host}, which is every address",
-                expected="host:port, or a listener on one address",
-                command=f"export QIM_INTERNAL_ADVERTISE=$(hostname -f):{port}",
-            )
-        if self._advertise and not dialable(self._advertise):
-            raise StartRefused(
-                "internal_address_invalid",
-                "the advertised internal address",
-                got=repr(self._advertise),
-                expected="host:port",
-                command=f"export QIM_INTERNAL_ADVERTISE=$(hostname -f):{port}",
-            )
+        self._check(host, port)
         bound_host, bound_port = await self._listener.listen(host, port)
         shown = f"[{bound_host}]" if ":" in bound_host else bound_host
         self._wiring.address = self._advertise or f"{shown}:{bound_port}"
         return self._wiring.address
+
+    def _check(self, host: str, port: int) -> None:
+        if self._wiring.security is None and not is_loopback(host):
+            raise _plaintext(f"the internal listener {host}:{port}", "mTLS, or a loopback address")
+        if is_wildcard(host) and not self._advertise:
+            raise _unreachable(f"{host or '*'}, which is every address", port)
+        if self._advertise and not dialable(self._advertise):
+            raise _unreachable(repr(self._advertise), port)
 
     @property
     def address(self) -> str:
@@ -185,6 +174,26 @@ class RpcNetwork:
         yield "rpc_bytes_received", "", wiring.bytes_in
         yield "rpc_bytes_sent", "", wiring.bytes_out
         yield "rpc_read_gap_max_seconds", "", wiring.read_gap.take_max()
+
+
+def _plaintext(what: str, expected: str) -> StartRefused:
+    return StartRefused(
+        "internal_plaintext",
+        what,
+        got="without QIM_INTERNAL_TLS_CERT, _KEY, _CLIENT_CA and _SERVER_CA",
+        expected=expected,
+        command="qim certs dev --out certs",
+    )
+
+
+def _unreachable(got: str, port: int) -> StartRefused:
+    return StartRefused(
+        "internal_address_unknown",
+        "the address other processes dial (QIM_INTERNAL_ADVERTISE)",
+        got=got,
+        expected="host:port, or a listener on one address",
+        command=f"export QIM_INTERNAL_ADVERTISE=$(hostname -f):{port}",
+    )
 
 
 def is_loopback(host: str) -> bool:

@@ -11,6 +11,7 @@ import asyncio
 import random
 from collections import deque
 from enum import StrEnum
+from time import monotonic
 from typing import cast
 
 from qim.adapters.rpc.frames import (
@@ -24,6 +25,7 @@ from qim.adapters.rpc.frames import (
     hello_frame,
     read_clock,
     read_hello,
+    read_message,
     read_sorry,
 )
 from qim.adapters.rpc.roles import ProcessRole
@@ -71,6 +73,7 @@ class Outgoing:
         self._flush_due = False
         self._backoff = wiring.limits.backoff_seconds_min
         self._failed = 0
+        self._opened_at = 0.0
         self._ended: asyncio.Future[None] | None = None
 
     @property
@@ -91,7 +94,7 @@ class Outgoing:
             self._expire()
             self._wiring.dropped("full", kind)
             return
-        self._queue.append((self._wiring.loop.time(), framed, kind))
+        self._queue.append((monotonic(), framed, kind))
         self.queued_bytes += len(framed)
         if self.state is State.IDLE:
             self._dial()
@@ -104,7 +107,7 @@ class Outgoing:
         self._flush_due = False
         link, queue = self._link, self._queue
         while link is not None and queue and link.writable and self.state is State.OPEN:
-            now = self._wiring.loop.time()
+            now = monotonic()
             self._wiring.reporting.observe("rpc_queue_wait_seconds", now - queue[0][0], self.role)
             batch = [queue.popleft()]
             size = len(batch[0][1])
@@ -149,7 +152,7 @@ class Outgoing:
         if self._failed:
             self._tell("info", "reached again", {"attempts": self._failed})
         self._failed = 0
-        self._backoff = self._wiring.limits.backoff_seconds_min
+        self._opened_at = monotonic()
         self.state = State.OPEN
         self._expire()
         self._flush()
@@ -192,7 +195,7 @@ class Outgoing:
 
     def _expire(self) -> None:
         """Drop what waited too long."""
-        oldest = self._wiring.loop.time() - self._wiring.limits.queue_seconds_max
+        oldest = monotonic() - self._wiring.limits.queue_seconds_max
         while self._queue and self._queue[0][0] < oldest:
             _, framed, kind = self._queue.popleft()
             self.queued_bytes -= len(framed)
@@ -219,6 +222,10 @@ class Outgoing:
         elif self.state is State.OPEN:
             if why:
                 self._tell("warning", "connection lost", {"why": why})
+            limits = self._wiring.limits
+            if monotonic() - self._opened_at > limits.backoff_seconds_max:
+                # Not on WELCOME: a peer that lets us in and throws us out would be dialled without a pause.
+                self._backoff = limits.backoff_seconds_min
             self._again()
 
     def _tell(self, level: str, event: str, fields: dict[str, object]) -> None:
@@ -288,7 +295,7 @@ class Link(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         # Any byte the kernel didn't take pauses us: what waits then waits in our queue, which is bounded and seen.
         self._transport.set_write_buffer_limits(high=1, low=0)
-        self._heard = self._said = self._wiring.loop.time()
+        self._heard = self._said = monotonic()
         self._peer.attached(self)
         self._transport.write(
             hello_frame(Control.HELLO, self._wiring.role.value, self._wiring.address)
@@ -305,7 +312,7 @@ class Link(asyncio.Protocol):
         """Frames, joined."""
         if self._transport is None:
             return
-        began = self._wiring.loop.time()
+        began = monotonic()
         self._said = began
         self._last = batch
         data = b"".join([framed for _, framed, _ in batch])
@@ -313,23 +320,23 @@ class Link(asyncio.Protocol):
         self._wiring.bytes_out += len(data)
         self._wiring.messages_out += len(batch)
         if not self.paused:
-            took = self._wiring.loop.time() - began
+            took = monotonic() - began
             self._wiring.reporting.observe("rpc_write_seconds", took, self._peer.role)
 
     def pause_writing(self) -> None:
         self.paused = True
-        self._paused_at = self._wiring.loop.time()
+        self._paused_at = monotonic()
 
     def resume_writing(self) -> None:
         self.paused = False
-        took = self._wiring.loop.time() - self._paused_at
+        took = monotonic() - self._paused_at
         self._wiring.reporting.observe("rpc_write_seconds", took, self._peer.role)
         self._peer.resumed()
 
     def data_received(self, data: bytes) -> None:
         self._wiring.read_gap.read()
         self._wiring.bytes_in += len(data)
-        self._heard = self._wiring.loop.time()
+        self._heard = monotonic()
         try:
             for payload in self._reader.feed(data):
                 self._understood(payload)
@@ -348,8 +355,14 @@ class Link(asyncio.Protocol):
                     )
                 else:
                     self.welcomed.set_result(None)
+                    if not self._wiring.address:
+                        # We have no listener, so we are answered here.
+                        self._reader.limit = self._wiring.limits.frame_bytes_max
+            case None if not self._wiring.address and self.welcomed.done():
+                self._wiring.messages_in += 1
+                self._wiring.received(self._peer.address, read_message(payload))
             case Control.PONG:
-                took = self._wiring.loop.time() - read_clock(payload) / 1e9
+                took = max(monotonic() - read_clock(payload) / 1e9, 0.0)
                 self._wiring.reporting.observe("rpc_ping_seconds", took, self._peer.role)
             case Control.SORRY:
                 sorry = read_sorry(payload)
@@ -401,7 +414,7 @@ class Link(asyncio.Protocol):
     def _look(self) -> None:
         """Every ``ping_seconds``: is the peer still there, and is it still wanted?"""
         limits = self._wiring.limits
-        now = self._wiring.loop.time()
+        now = monotonic()
         self._timer = self._wiring.loop.call_later(limits.ping_seconds, self._look)
         if now - self._heard > limits.silent_seconds_max:
             self._fail(TimeoutError(f"nothing heard for {limits.silent_seconds_max:g} s"))

@@ -1,10 +1,12 @@
 """How long sockets go unread while the event loop is busy: what waits then hides in kernel buffers, where no queue is seen.
 
-The gap is from a read to the turn after it, so an idle process measures nothing and is never woken to measure.
+The gap is from a read to the turn after it, so an idle process measures nothing and is never woken to measure. Durations
+are not taken from ``loop.time()``: uvloop's stands still during a turn.
 """
 
 import asyncio
 from collections.abc import Callable
+from time import monotonic
 
 
 class ReadGap:
@@ -30,7 +32,7 @@ class ReadGap:
         """A socket gave bytes."""
         if not self._running:
             self._running = True
-            self._began = self._loop.time()
+            self._began = monotonic()
             self._loop.call_soon(self._turned)
 
     def take_max(self) -> float:
@@ -40,6 +42,6 @@ class ReadGap:
 
     def _turned(self) -> None:
         self._running = False
-        gap = self._loop.time() - self._began
+        gap = monotonic() - self._began
         self.seconds_max = max(self.seconds_max, gap)
         self._observe("read_gap_seconds", gap, self._label)

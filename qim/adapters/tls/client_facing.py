@@ -5,10 +5,11 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from qim.adapters.reporting import SILENT, Reporting
+from qim.adapters.tls.contexts import tls13
 from qim.adapters.tls.pair import SERVER_AUTH, Leaf, TlsPair, load_pair, pair_of
 from qim.adapters.tls.reload import Reloadable
+from qim.core.contract.wire import ALPN
 
-ALPN: Final = "qim/1"
 PAIR_NAMES: Final = ("QIM_TLS_CERT", "QIM_TLS_KEY")
 
 
@@ -45,16 +46,3 @@ class ClientFacingTls:
         context.set_alpn_protocols([ALPN])
         leaf = load_pair(context, self._pair, SERVER_AUTH)
         return context, {"server": leaf}
-
-
-def tls13(protocol: int) -> ssl.SSLContext:
-    """An empty context: TLS 1.3 and nothing older, no roots, no tickets.
-
-    A ticket would let a peer back in without its certificate being looked at again, expired or struck from a list.
-    """
-    context = ssl.SSLContext(protocol)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.maximum_version = ssl.TLSVersion.TLSv1_3
-    if protocol == ssl.PROTOCOL_TLS_SERVER:
-        context.num_tickets = 0
-    return context

@@ -15,7 +15,7 @@ from msgspec import Struct
 from qim.adapters.reporting import SILENT, Reporting
 from qim.adapters.rpc.roles import ProcessRole, callers_of, dialled_by
 from qim.adapters.start_refused import StartRefused
-from qim.adapters.tls.client_facing import tls13
+from qim.adapters.tls.contexts import tls13
 from qim.adapters.tls.pair import (
     CLIENT_AUTH,
     SERVER_AUTH,

@@ -101,6 +101,10 @@ class Process:
     def say(self, to: str, message: Message) -> None:
         self.network.send(Send(address=to, message=message))
 
+    def knows(self, address: str, role: ProcessRole) -> None:
+        """As if a peer of this role had said hello from there."""
+        self.network._wiring.learned(address, role)
+
     async def until_heard(self, count: int) -> None:
         async with asyncio.timeout(WAIT_SECONDS_MAX):
             while len(self.heard) < count:
