@@ -117,18 +117,21 @@ class EtcdConnection:
         assert endpoints, "no endpoint"
         assert (user is None) == (password is None), "user and password, or neither"
         self._loop = loop
-        credentials = None if tls is None else tls.credentials()
-        self._stubs = [Stubs(endpoint, credentials) for endpoint in endpoints]
+        self._credentials = None if tls is None else tls.credentials()
+        self._endpoints = endpoints
+        self._stubs: dict[int, Stubs] = {}
+        """By place in ``endpoints``; made when first used, since a channel belongs to the loop that runs then."""
         self._at = 0
         self._user, self._password = user, password
         self._token: str | None = None
+        self._closed = False
         self.reconnects = 0
         """How often an endpoint was given up for the next one (or, where it is alone, for another try)."""
 
     @property
     def endpoint(self) -> str:
         """In use now."""
-        return self._stubs[self._at].endpoint
+        return self._endpoints[self._at]
 
     def within(self, ms: int) -> float:
         """The loop time in ``ms``."""
@@ -139,7 +142,7 @@ class EtcdConnection:
         pause = PAUSE_MS / 1000
         while True:
             stubs, metadata = await self._usable(within)
-            share = 2 if len(self._stubs) > 1 else 1
+            share = 2 if len(self._endpoints) > 1 else 1
             left = (within - self._loop.time()) / share
             try:
                 return await method(stubs)(request, timeout=max(left, 0.001), metadata=metadata)
@@ -196,7 +199,8 @@ class EtcdConnection:
 
     async def close(self) -> None:
         """Cut all channels; calls under way end unanswered."""
-        for stubs in self._stubs:
+        self._closed = True
+        for stubs in self._stubs.values():
             await stubs.channel.close()
 
     # ------------------------------------------------------------ within
@@ -215,7 +219,11 @@ class EtcdConnection:
     async def _ready(self, within: float) -> Stubs:
         """An endpoint whose connection stands; each is given CONNECT_MS, round and round."""
         while True:
-            stubs = self._stubs[self._at]
+            if self._closed:
+                raise NotApplied(FailReason.CANCELLED, "closed")
+            stubs = self._stubs.get(self._at)
+            if stubs is None:
+                stubs = self._stubs[self._at] = Stubs(self.endpoint, self._credentials)
             until = min(within, self.within(CONNECT_MS))
             if await self._stands(stubs.channel, until):
                 return stubs
@@ -225,7 +233,7 @@ class EtcdConnection:
             await asyncio.sleep(PAUSE_MS / 1000)
 
     async def _stands(self, channel: Any, until: float) -> bool:
-        alone = len(self._stubs) == 1
+        alone = len(self._endpoints) == 1
         while True:
             state = channel.get_state(try_to_connect=True)
             if state is READY:
@@ -243,7 +251,7 @@ class EtcdConnection:
                 return False
 
     def _turn(self) -> None:
-        self._at = (self._at + 1) % len(self._stubs)
+        self._at = (self._at + 1) % len(self._endpoints)
         self.reconnects += 1
 
     def _judge(self, error: Any) -> bool:

@@ -168,6 +168,10 @@ class EtcdRegistry:
             reply = Failed(op=request.op, why=FailReason.INVALID)
         except (Unanswered, asyncio.CancelledError):
             reply = Unknown(op=request.op)
+        except Exception:
+            # Our own bug: seen by the loop's handler, and the asker must not wait for ever.
+            self._told(request, Unknown(op=request.op), self._loop.time() - began, answer)
+            raise
         if isinstance(request, ReadLease) and isinstance(reply, Unknown):
             reply = Failed(op=request.op, why=FailReason.CANCELLED)
         self._told(request, reply, self._loop.time() - began, answer)

@@ -1,28 +1,73 @@
-"""Every registry of the conformance suite as one parametrised fixture."""
+"""Every registry of the conformance suite as one parametrised fixture; etcd is started once a run, when first asked for."""
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.adapters.registry.etcd_asked import EtcdAsked
 from tests.adapters.registry.registries import (
     AskedRegistry,
     Asker,
     SimulatedRegistry,
     SqliteAsked,
 )
+from tests.integration.testbed.etcd import EtcdServer, given_address
 
-REGISTRIES = ("simulator", "sqlite")
+REGISTRIES = (
+    "simulator",
+    "sqlite",
+    pytest.param("etcd", marks=(pytest.mark.servers, pytest.mark.xdist_group("etcd"))),
+)
 
 
-def opened(name: str, folder: Path) -> AskedRegistry:
-    """An empty registry."""
-    return SimulatedRegistry() if name == "simulator" else SqliteAsked(folder / "registry.sqlite")
+class Registries:
+    """Opens empty ones; the etcd behind it and the loop of its clients live as long as the test run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._folder = folder
+        self._server: EtcdServer | None = None
+
+    def opened(self, name: str, folder: Path) -> AskedRegistry:
+        """An empty registry."""
+        match name:
+            case "simulator":
+                return SimulatedRegistry()
+            case "sqlite":
+                return SqliteAsked(folder / "registry.sqlite")
+            case _:
+                return EtcdAsked(self.etcd_address(), self.loop)
+
+    def etcd_address(self) -> str:
+        """Of the server that is shared: nobody stops it."""
+        given = given_address()
+        if given is not None:
+            return given
+        if self._server is None:
+            self._server = EtcdServer(self._folder)
+            self._server.start()
+        return self._server.address
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.stop()
+        self.loop.close()
+
+
+@pytest.fixture(scope="session")
+def registries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registries]:
+    opened = Registries(tmp_path_factory.mktemp("etcd"))
+    yield opened
+    opened.close()
 
 
 @pytest.fixture(params=REGISTRIES)
-def asker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Asker]:
-    registry = opened(request.param, tmp_path)
+def asker(
+    request: pytest.FixtureRequest, tmp_path: Path, registries: Registries
+) -> Iterator[Asker]:
+    registry = registries.opened(request.param, tmp_path)
     yield Asker(registry)
     registry.close()
 

@@ -34,6 +34,8 @@ class AskedRegistry(Protocol):
     """What a test may do with a registry."""
 
     name: str
+    denial_slack_ms: int
+    """How much longer than it lasts a lease may be said to last."""
 
     def ask(self, request: RegistryRequest) -> Any:
         """Its one answer."""
@@ -74,6 +76,7 @@ class SimulatedRegistry:
     """The smallest world around qim/sim/registry.py: one process, no faults."""
 
     name = "simulator"
+    denial_slack_ms = 1
 
     def __init__(self) -> None:
         self._world = World(1)
@@ -110,6 +113,7 @@ class SqliteAsked:
     """qim/adapters/embedded/sqlite_registry.py over a real file, with a clock of the test's own."""
 
     name = "sqlite"
+    denial_slack_ms = 1
 
     def __init__(self, path: Path) -> None:
         self.path = path

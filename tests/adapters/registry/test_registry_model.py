@@ -1,4 +1,4 @@
-"""Any sequence of requests of two owners: epochs only rise, and nobody is denied or granted wrongly (both registries)."""
+"""Any sequence of requests of two owners: epochs only rise, and nobody is denied or granted wrongly (every registry)."""
 
 import tempfile
 from pathlib import Path
@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from qim.core.ports.registry import Denied, Granted
-from tests.adapters.registry.conftest import REGISTRIES, opened
+from tests.adapters.registry.conftest import REGISTRIES, Registries
 from tests.adapters.registry.registries import SHARD, TTL_MS, Asker
 
 # Passing times never add up to about a TTL: the simulator's latencies must not decide what is expected.
@@ -84,9 +84,11 @@ def run(asker: Asker, model: Model, operation: tuple[str, object]) -> None:
 @settings(max_examples=60)
 @given(operations=OPERATIONS)
 @example(operations=[("acquire", "a"), ("raise", 9), ("release", "a"), ("acquire", "b")])
-def test_epochs_only_rise_and_one_holds(name: str, operations: list[tuple[str, object]]) -> None:
+def test_epochs_only_rise_and_one_holds(
+    registries: Registries, name: str, operations: list[tuple[str, object]]
+) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        registry = opened(name, Path(folder))
+        registry = registries.opened(name, Path(folder))
         try:
             asker, model = Asker(registry), Model()
             for operation in operations:
