@@ -16,6 +16,7 @@ from qim.adapters.redis import codec_history as history
 from qim.adapters.redis import codec_mailbox as mailbox
 from qim.adapters.redis import codec_membership as membership
 from qim.adapters.redis import codec_message as message
+from qim.adapters.redis import codec_operator as operator
 from qim.adapters.redis import codec_presence as presence
 from qim.adapters.redis import codec_reads as reads
 from qim.adapters.redis import codec_session as session
@@ -30,6 +31,7 @@ from qim.adapters.redis.layout import (
 from qim.core.ports import store_history as history_port
 from qim.core.ports import store_mailbox as mailbox_port
 from qim.core.ports import store_message as message_port
+from qim.core.ports import store_operator as operator_port
 from qim.core.ports import store_session as session_port
 from qim.core.ports.completion import Completion, Failed, FailReason, Fenced, StoreReset
 from qim.core.ports.store import StoreReply, StoreRequest, store_role
@@ -89,6 +91,9 @@ _CODECS: Final[dict[type, tuple[Encode, Decode]]] = {
     session_port.ReadMarks: (session.encode_read_marks, session.decode_read_marks),
     session_port.NoteDelivered: (session.encode_note_delivered, session.decode_note_delivered),
     session_port.ReadDelivered: (session.encode_read_delivered, session.decode_read_delivered),
+    operator_port.AmendSource: (operator.encode_amend, operator.decode_amend),
+    operator_port.BumpShard: (operator.encode_bump, operator.decode_bump),
+    operator_port.RestartProjection: (operator.encode_restart, operator.decode_restart),
 }
 
 

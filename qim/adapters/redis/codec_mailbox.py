@@ -324,4 +324,10 @@ def decode_shard_state(
         base=base,
         min_watermark=min([base, *[seq for _, seq in _lanes(packed)]]),
         trim=number(raw[3]),
+        redo=tuple(
+            [
+                (number(raw[4][at : at + 4]), number(raw[4][at + 4 : at + 12]))
+                for at in range(0, len(raw[4]), 12)
+            ]
+        ),
     )

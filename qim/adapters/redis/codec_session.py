@@ -15,6 +15,7 @@ from qim.adapters.redis.layout import (
     unpack_position,
 )
 from qim.core.contract.frame_fields import DEVICE_ID_BYTES_MAX
+from qim.core.contract.sequences import FIRST_SHARD_EPOCH
 from qim.core.ports.store_session import (
     ApplyStates,
     DeliveredNoted,
@@ -84,6 +85,7 @@ def decode_open_session(request: OpenSession, run_id: bytes, raw: Sequence[Any])
         incarnation=run_id + b"/" + raw[1],
         dispatch=unpack_position(raw[2]),
         state=unpack_position(raw[3]),
+        shard_epoch=number(raw[4]) or FIRST_SHARD_EPOCH,
     )
 
 

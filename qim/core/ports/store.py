@@ -6,13 +6,31 @@ from qim.core.ports.completion import StoreRole
 from qim.core.ports.store_history import HistoryStoreReply, HistoryStoreRequest
 from qim.core.ports.store_mailbox import MailboxStoreReply, MailboxStoreRequest
 from qim.core.ports.store_message import MessageStoreReply, MessageStoreRequest
+from qim.core.ports.store_operator import (
+    OperatorMailboxRequest,
+    OperatorMessageRequest,
+    OperatorReply,
+)
 from qim.core.ports.store_session import SessionStoreReply, SessionStoreRequest
 
-StoreRequest = MessageStoreRequest | HistoryStoreRequest | MailboxStoreRequest | SessionStoreRequest
-StoreReply = MessageStoreReply | HistoryStoreReply | MailboxStoreReply | SessionStoreReply
+StoreRequest = (
+    MessageStoreRequest
+    | HistoryStoreRequest
+    | MailboxStoreRequest
+    | SessionStoreRequest
+    | OperatorMessageRequest
+    | OperatorMailboxRequest
+)
+StoreReply = (
+    MessageStoreReply | HistoryStoreReply | MailboxStoreReply | SessionStoreReply | OperatorReply
+)
 
-_MESSAGE_TYPES: tuple[type, ...] = get_args(MessageStoreRequest | HistoryStoreRequest)
-_MAILBOX_TYPES: tuple[type, ...] = get_args(MailboxStoreRequest | SessionStoreRequest)
+_MESSAGE_TYPES: tuple[type, ...] = get_args(
+    MessageStoreRequest | HistoryStoreRequest | OperatorMessageRequest
+)
+_MAILBOX_TYPES: tuple[type, ...] = get_args(
+    MailboxStoreRequest | SessionStoreRequest | OperatorMailboxRequest
+)
 _ROLES: dict[type, StoreRole] = dict.fromkeys(_MESSAGE_TYPES, StoreRole.MESSAGE)
 _ROLES.update(dict.fromkeys(_MAILBOX_TYPES, StoreRole.MAILBOX))
 

@@ -332,13 +332,18 @@ class ReadShardState(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ShardStateRead(Struct, frozen=True, kw_only=True, gc=False):
-    """``base`` -1: the shard has no state. min_watermark over all lanes."""
+    """``base`` -1: the shard has no state. min_watermark over all lanes.
+
+    ``redo``: (source partition, offset) of a shard whose epoch was raised: what lies below was materialised under an
+    earlier one, and its receipt alone covers (pipeline.md §§7, 8).
+    """
 
     op: int
     incarnation: bytes
     base: int
     min_watermark: int
     trim: int
+    redo: tuple[tuple[int, int], ...] = ()
 
 
 MailboxStoreRequest = (

@@ -6,6 +6,7 @@ Everything stored moves one way (greatest activity, greatest read mark, greatest
 
 from msgspec import Struct
 
+from qim.core.contract.sequences import FIRST_SHARD_EPOCH
 from qim.core.ports.store_message import Position
 
 
@@ -19,12 +20,13 @@ class OpenSession(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class SessionOpened(Struct, frozen=True, kw_only=True, gc=False):
-    """``dispatch``/``state`` None: missing, start at that log's start."""
+    """``dispatch``/``state`` None: missing, start at that log's start. ``shard_epoch``: the mailbox shard's."""
 
     op: int
     incarnation: bytes
     dispatch: Position | None
     state: Position | None
+    shard_epoch: int = FIRST_SHARD_EPOCH
 
 
 class ProjectedRow(Struct, frozen=True, array_like=True, gc=False):

@@ -246,7 +246,7 @@ class Listing:
         snapshot = Snapshot(
             revision=_revision(shard),
             rows=tuple(rows),
-            projected_through=before_first(self._config.shard_epoch, freeze.read.dispatch_offset),
+            projected_through=before_first(shard.shard_epoch, freeze.read.dispatch_offset),
             badge=_badge(rows, self._clock.wall),
             frozen_at=self._clock.now,
         )

@@ -40,6 +40,7 @@ def on_opened(orders: Orders, shard: Shard, event: SessionOpened) -> None:
     shard.incarnation = event.incarnation
     shard.dispatch.position = event.dispatch
     shard.state.position = event.state
+    shard.shard_epoch = event.shard_epoch
     shard.stage = Stage.JUDGING
     for feed in shard.feeds():
         _read_ends(orders, shard, feed)

@@ -16,6 +16,7 @@ from enum import IntEnum
 from msgspec import Struct
 
 from qim.core.contract.entities import GroupDispatch
+from qim.core.contract.sequences import FIRST_SHARD_EPOCH
 from qim.core.contract.statelog import UserStateRecord
 from qim.core.ports.log import StoredRecord, Topic
 from qim.core.ports.store_message import Position
@@ -135,6 +136,7 @@ class Shard:
         "requests",
         "revisions",
         "rows_done",
+        "shard_epoch",
         "stage",
         "state",
         "waiting",
@@ -161,6 +163,8 @@ class Shard:
         """Winners not yet durable: nothing is applied until there are none."""
         self.waiting: deque[tuple[int, Question]] = deque()
         """Durable and not yet applied, by rising offset."""
+        self.shard_epoch = FIRST_SHARD_EPOCH
+        """Of the mailbox shard: in it is told how far lists go."""
         self.revisions = 0
         """Snapshots frozen under this epoch."""
 

@@ -42,13 +42,12 @@ from qim.core.ports.store_session import (
 class SessionConfig(Struct, frozen=True, kw_only=True):
     """Limits of one SessionProjection. Windows, fetches and submissions are each shard's own, the rest the machine's.
 
-    ``shard_epoch`` is that of the mailbox shards, in which ``projected_through`` is told. ``settle_ms``: how long after a
-    message its writer may still be about to show it (a summary that lacks it is asked again, and never kept).
+    ``settle_ms``: how long after a message its writer may still be about to show it (a summary that lacks it is asked
+    again, and never kept).
     """
 
     shard_count: int
     outbox_partition_count: int
-    shard_epoch: int = 1
     # the two logs
     fetch_records_max: int = 512
     fetch_bytes_max: int = 1024 * 1024

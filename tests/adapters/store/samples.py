@@ -6,6 +6,7 @@ from qim.core.contract.entities import NO_SOURCE, MembershipOp
 from qim.core.ports import store_history as history
 from qim.core.ports import store_mailbox as mailbox
 from qim.core.ports import store_message as message
+from qim.core.ports import store_operator as operator
 from qim.core.ports import store_session as session
 from qim.core.ports.archive import ArchivedConversation
 from qim.core.ports.store import StoreRequest
@@ -153,6 +154,21 @@ _OWN: dict[type, dict[str, Any]] = {
     session.ReadMarks: {"conversation_id": SINGLE, "users": ((3, "t", 1),)},
     session.NoteDelivered: {"items": (("t", 1, b"d", 9),)},
     session.ReadDelivered: {"tenant_id": "t", "user_id": 1},
+    operator.AmendSource: {
+        "partition": 3,
+        "from_offset": 9,
+        "to": POSITION,
+        "filter_epoch": 1,
+        "drop_from": -1,
+        "receipts": ((3, b"r"),),
+    },
+    operator.BumpShard: {
+        "from_watermark": 99,
+        "to_watermark": (2 << 48) - 1,
+        "void_from": 100,
+        "redo": ((1, 5),),
+    },
+    operator.RestartProjection: {"shard_epoch": 2},
 }
 _COMMON: dict[str, Any] = {
     "op": 77,

@@ -9,6 +9,7 @@ from qim.core.contract.entities import NO_SOURCE, MembershipOp
 from qim.core.ports import store_history as history
 from qim.core.ports import store_mailbox as mailbox
 from qim.core.ports import store_message as message
+from qim.core.ports import store_operator as operator
 from qim.core.ports import store_session as session
 from qim.core.ports.archive import ArchivedConversation
 from tests.adapters.store.requests import (
@@ -310,6 +311,20 @@ _OWN: dict[type, dict[str, st.SearchStrategy[Any]]] = {
     session.ReadMarks: {"users": tuples(st.tuples(SHARDS, TENANTS, USERS))},
     session.NoteDelivered: {"items": tuples(st.tuples(TENANTS, USERS, DEVICES, WATERMARKS))},
     session.ReadDelivered: {},
+    operator.AmendSource: {
+        "from_offset": OFFSETS,
+        "to": POSITIONS,
+        "filter_epoch": EPOCHS,
+        "drop_from": st.integers(-1, 12),
+        "receipts": OFFSET_ROWS,
+    },
+    operator.BumpShard: {
+        "from_watermark": WATERMARKS,
+        "to_watermark": WATERMARKS,
+        "void_from": OFFSETS,
+        "redo": tuples(st.tuples(SHARDS, OFFSETS), 2),
+    },
+    operator.RestartProjection: {"shard_epoch": st.integers(1, 3)},
 }
 WRITER_KINDS = (
     message.ReserveAndRecord,

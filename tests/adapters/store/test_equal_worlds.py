@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from qim.core.ports import store_history as history
 from qim.core.ports import store_mailbox as mailbox
 from qim.core.ports import store_message as message
+from qim.core.ports import store_operator as operator
 from qim.core.ports import store_session as session
 from qim.core.ports.completion import Failed, Fenced
 from qim.core.ports.store_mailbox import MailboxStoreRequest
@@ -53,9 +54,10 @@ def resource_of(request: Any) -> Any:
         return "archive", number
     if hasattr(request, "partition"):
         return "source", number
-    if isinstance(request, SessionStoreRequest):
+    if isinstance(request, SessionStoreRequest | operator.RestartProjection):
         return "session", number
-    return ("mailbox" if isinstance(request, MailboxStoreRequest) else "writer"), number
+    mailboxes = MailboxStoreRequest | operator.BumpShard
+    return ("mailbox" if isinstance(request, mailboxes) else "writer"), number
 
 
 class TwoStores(RuleBasedStateMachine):
@@ -139,7 +141,11 @@ class TwoStores(RuleBasedStateMachine):
             seen = self.both(history.ReadArchivePosition(op=1, partition=request.partition))
             if isinstance(seen, history.ArchivePositionRead):
                 changes["from_offset"] = seen.offset
-        if isinstance(request, message.CommitSource):
+        if isinstance(request, operator.BumpShard):
+            state = self.both(mailbox.ReadShardState(op=1, shard=request.shard))
+            if isinstance(state, mailbox.ShardStateRead) and state.min_watermark >= 0:
+                changes["from_watermark"] = state.min_watermark
+        if isinstance(request, message.CommitSource | operator.AmendSource):
             asked = message.ReadSource(op=1, partition=request.partition, low=0, high=9, limit=3)
             state = self.both(asked)
             if isinstance(state, message.SourceRead) and state.checkpoint >= 0:

@@ -1,0 +1,80 @@
+"""Requests of the operator's tools to script calls and back (pure)."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from qim.adapters.redis.layout import (
+    INCARNATION_KEY,
+    Call,
+    marker_of,
+    pack_position,
+    u32,
+    u64,
+)
+from qim.core.ports.store_operator import (
+    AmendSource,
+    BumpShard,
+    ProjectionRestarted,
+    RestartProjection,
+    ShardBumped,
+    SourceAmended,
+)
+
+
+def encode_amend(request: AmendSource) -> Call:
+    """Receipts replaced, checkpoint put."""
+    partition = u32(request.partition)
+    args = [
+        marker_of(request.incarnation),
+        u64(request.epoch),
+        u64(request.from_offset),
+        pack_position(request.to),
+        u64(request.filter_epoch),
+        u64(request.drop_from) if request.drop_from >= 0 else b"",
+    ]
+    for offset, receipt in request.receipts:
+        args += (u64(offset), u64(offset + 1), receipt)
+    return Call("amend_source", [INCARNATION_KEY, b"fs:" + partition, b"fr:" + partition], args)
+
+
+def decode_amend(request: AmendSource, run_id: bytes, raw: Sequence[Any]) -> SourceAmended:
+    """Done."""
+    return SourceAmended(op=request.op)
+
+
+def encode_bump(request: BumpShard) -> Call:
+    """A mailbox shard begins anew."""
+    shard = u32(request.shard)
+    return Call(
+        "bump_shard",
+        [INCARNATION_KEY, b"ms:" + shard, b"mc:" + shard, b"mx:" + shard],
+        [
+            marker_of(request.incarnation),
+            u64(request.epoch),
+            u64(request.from_watermark),
+            u64(request.to_watermark),
+            u64(request.void_from),
+            b"".join([u32(partition) + u64(offset) for partition, offset in request.redo]),
+        ],
+    )
+
+
+def decode_bump(request: BumpShard, run_id: bytes, raw: Sequence[Any]) -> ShardBumped:
+    """How many claims are void."""
+    return ShardBumped(op=request.op, voided=int(raw[1]))
+
+
+def encode_restart(request: RestartProjection) -> Call:
+    """A session shard starts at the log's start."""
+    return Call(
+        "restart_projection",
+        [INCARNATION_KEY, b"ss:" + u32(request.shard)],
+        [marker_of(request.incarnation), u64(request.epoch), u64(request.shard_epoch)],
+    )
+
+
+def decode_restart(
+    request: RestartProjection, run_id: bytes, raw: Sequence[Any]
+) -> ProjectionRestarted:
+    """Done."""
+    return ProjectionRestarted(op=request.op)

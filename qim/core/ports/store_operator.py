@@ -1,0 +1,83 @@
+"""Requests of the operator's tools, one a Lua script of the same name: what pipeline.md §§2, 7 let a person mend.
+
+Conventions as in ports/store_message.py. AmendSource is of the MESSAGE store, the others of the MAILBOX store. Each is
+fenced like a machine's own request, binds to an incarnation, and repeating it changes nothing.
+"""
+
+from msgspec import Struct
+
+from qim.core.ports.store_message import Position
+
+
+class AmendSource(Struct, frozen=True, kw_only=True, gc=False):
+    """Replace receipts of a source partition and put its checkpoint from ``from_offset`` to ``to``, ONE script.
+
+    ``to`` may be the checkpoint that stands (receipts alone), or lie behind it: then fanout dispatches again from there.
+    ``drop_from``: receipts at this source offset and above go first; -1: none. Answers: SourceAmended, Fenced (epoch 0:
+    the checkpoint is elsewhere).
+    """
+
+    op: int
+    partition: int
+    epoch: int
+    incarnation: bytes
+    from_offset: int
+    to: Position
+    filter_epoch: int
+    drop_from: int
+    receipts: tuple[tuple[int, bytes], ...]
+
+
+class SourceAmended(Struct, frozen=True, kw_only=True, gc=False):
+    """Receipts and checkpoint stand as asked, or stood already."""
+
+    op: int
+
+
+class BumpShard(Struct, frozen=True, kw_only=True, gc=False):
+    """Begin a mailbox shard anew at ``to`` = W = trim = the predecessor of (new shard_epoch | 0); drops floors, days and
+    position, voids claims at dispatch offsets from ``void_from`` on.
+
+    ``from_watermark`` is min W as it was judged. ``redo``: (source partition, offset from which fanout dispatches again);
+    what lies below was materialised under an earlier shard_epoch. Answers: ShardBumped, Fenced (epoch 0: min W moved).
+    """
+
+    op: int
+    shard: int
+    epoch: int
+    incarnation: bytes
+    from_watermark: int
+    to_watermark: int
+    void_from: int
+    redo: tuple[tuple[int, int], ...]
+
+
+class ShardBumped(Struct, frozen=True, kw_only=True, gc=False):
+    """The shard begins at its new epoch; ``voided`` claims are gone (0 where it had been bumped before)."""
+
+    op: int
+    voided: int
+
+
+class RestartProjection(Struct, frozen=True, kw_only=True, gc=False):
+    """Forget the dispatch position of a session shard: it starts at the log's start, under ``shard_epoch``.
+
+    Rows stay: a replay only raises them. Answers: ProjectionRestarted, Fenced.
+    """
+
+    op: int
+    shard: int
+    epoch: int
+    incarnation: bytes
+    shard_epoch: int
+
+
+class ProjectionRestarted(Struct, frozen=True, kw_only=True, gc=False):
+    """The next Open finds no dispatch position."""
+
+    op: int
+
+
+OperatorMessageRequest = AmendSource
+OperatorMailboxRequest = BumpShard | RestartProjection
+OperatorReply = SourceAmended | ShardBumped | ProjectionRestarted

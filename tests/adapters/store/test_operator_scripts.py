@@ -1,0 +1,138 @@
+"""What the operator's tools write: receipts replaced, checkpoints put back, shards begun anew (docs: pipeline §§2, 7)."""
+
+from typing import Any
+
+from qim.core.contract.entities import NO_SOURCE
+from qim.core.ports.completion import Fenced
+from qim.core.ports.store_mailbox import RaiseFloor, ReadShardState
+from qim.core.ports.store_message import CommitSource, OpenSource, Position, ReadSource
+from qim.core.ports.store_operator import (
+    AmendSource,
+    BumpShard,
+    ProjectionRestarted,
+    RestartProjection,
+    ShardBumped,
+    SourceAmended,
+)
+from qim.core.ports.store_session import OpenSession, ProjectDispatches
+from tests.adapters.store.requests import MARKER, Box, key, row
+from tests.adapters.store.servers import RUN_ID, Store, ask
+
+INCARNATION = RUN_ID + b"/" + MARKER
+OLD = (1 << 48) + 1000
+"""W of a shard under shard_epoch 1."""
+NEW = (2 << 48) - 1
+"""The predecessor of (2 | 0)."""
+
+
+def at(offset: int) -> Position:
+    return Position(b"topic-id", offset, b"digest%10d" % offset)
+
+
+def committed(store: Store, to: int, *receipts: tuple[int, bytes]) -> None:
+    ask(store, OpenSource(op=1, partition=2, epoch=7, fresh_key=MARKER))
+    request = CommitSource(
+        op=2,
+        partition=2,
+        epoch=7,
+        incarnation=INCARNATION,
+        from_offset=0,
+        to=at(to),
+        filter_epoch=3,
+        receipts=receipts,
+        dead_letters=((5, b"bad"),),
+    )
+    ask(store, request)
+
+
+def amend(store: Store, low: int, to: Position, **other: Any) -> Any:
+    fields: dict[str, Any] = {
+        "epoch": 7,
+        "incarnation": INCARNATION,
+        "filter_epoch": 3,
+        "drop_from": -1,
+        "receipts": (),
+    }
+    request = AmendSource(op=3, partition=2, from_offset=low, to=to, **(fields | other))
+    return ask(store, request)
+
+
+def read(store: Store) -> Any:
+    return ask(store, ReadSource(op=4, partition=2, low=0, high=1 << 50, limit=50))
+
+
+def test_a_receipt_is_replaced_and_the_checkpoint_stays(store: Store) -> None:
+    committed(store, 20, (3, b"three"), (4, b"zzz"), (1 << 40, b"far"))
+    again = ((4, b"aaa"), (5, b"redriven"))
+    for _ in range(2):
+        assert amend(store, 20, at(20), receipts=again) == SourceAmended(op=3)
+        seen = read(store)
+        assert seen.checkpoint == 20
+        assert seen.receipts == ((3, b"three"), (4, b"aaa"), (5, b"redriven"), (1 << 40, b"far"))
+        assert seen.dead_letters == ((5, b"bad"),), "what was found stays as evidence"
+
+
+def test_a_checkpoint_is_put_back_with_its_receipts_and_only_once(store: Store) -> None:
+    committed(store, 20, (3, b"three"), (8, b"eight"), (9, b"nine"))
+    back = {"drop_from": 8, "filter_epoch": 2}
+    assert amend(store, 20, at(8), **back) == SourceAmended(op=3)
+    assert (read(store).checkpoint, read(store).receipts) == (8, ((3, b"three"),))
+    opened = ask(store, OpenSource(op=1, partition=2, epoch=7, fresh_key=MARKER))
+    assert (opened.position, opened.filter_epoch) == (at(8), 2)
+    again = amend(store, 8, at(8), receipts=((8, b"since"),))
+    assert again == SourceAmended(op=3)
+    assert amend(store, 20, at(8), **back) == SourceAmended(op=3), "a retry"
+    assert read(store).receipts == ((3, b"three"), (8, b"since")), "left alone"
+    assert amend(store, 20, at(9), **back) == Fenced(op=3, epoch=0)
+
+
+def bump(store: Store, low: int = OLD, epoch: int = 7, to: int = NEW, void_from: int = 1001) -> Any:
+    request = BumpShard(
+        op=9,
+        shard=3,
+        epoch=epoch,
+        incarnation=INCARNATION,
+        from_watermark=low,
+        to_watermark=to,
+        void_from=void_from,
+        redo=((0, 44), (7, 1 << 40)),
+    )
+    return ask(store, request)
+
+
+def test_a_shard_begins_anew_and_keeps_only_claims_of_what_it_had_materialised(
+    store: Store,
+) -> None:
+    box = Box(store, shard=3, epoch=7, initial=OLD - 2)
+    box.claim((key(1), 1000, 4, 50), (key(2), 1001, 4, 51), (key(3), 1002, NO_SOURCE, 0))
+    box.append(OLD - 2, OLD, row(1, OLD), days=((20_000, 999),))
+    box.ask(RaiseFloor, source_partition=4, floor=50, limit=9)
+    assert bump(store, epoch=6) == Fenced(op=9, epoch=7)
+    assert bump(store, low=OLD - 1) == Fenced(op=9, epoch=0), "it was judged at another watermark"
+    assert bump(store) == ShardBumped(op=9, voided=2)
+    assert bump(store) == ShardBumped(op=9, voided=0), "a retry"
+    opened = Box(store, shard=3, epoch=8, initial=5).opened
+    assert (opened.base, opened.lanes, opened.trim) == (NEW, (), NEW)
+    assert (opened.floors, opened.days, opened.position) == ((), (), None)
+    assert not opened.counter_lost
+    state = ask(store, ReadShardState(op=1, shard=3))
+    assert (state.min_watermark, state.trim, state.redo) == (NEW, NEW, ((0, 44), (7, 1 << 40)))
+    anew = Box(store, shard=3, epoch=8)
+    claimed = anew.claim((key(1), 0, 4, 50), (key(2), 1, 4, 51), (key(3), 2, NO_SOURCE, 0))
+    assert claimed.first_offsets == (1000, 1, 2)
+
+
+def test_a_projection_starts_at_the_logs_start_under_the_new_epoch(store: Store) -> None:
+    opened = ask(store, OpenSession(op=1, shard=3, epoch=7, fresh_key=MARKER))
+    assert (opened.dispatch, opened.shard_epoch) == (None, 1)
+    request = ProjectDispatches(
+        op=2, shard=3, epoch=7, incarnation=INCARNATION, from_offset=0, to=at(9), rows=()
+    )
+    ask(store, request)
+    restart = RestartProjection(
+        op=3, shard=3, epoch=7, incarnation=INCARNATION, shard_epoch=(1 << 16) - 1
+    )
+    for _ in range(2):
+        assert ask(store, restart) == ProjectionRestarted(op=3)
+        opened = ask(store, OpenSession(op=1, shard=3, epoch=7, fresh_key=MARKER))
+        assert (opened.dispatch, opened.shard_epoch) == (None, (1 << 16) - 1)
