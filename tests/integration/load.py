@@ -4,6 +4,7 @@ Acked is what ``Client.send`` returned as ACKED; delivered is what a NEW device 
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ from tests.integration.raw_client import PATIENCE_SECONDS, Target, token
 from tests.integration.served import CANARY
 from tests.integration.up_process import run_qim
 
-USERS = (1, 2, 3, 4)
+USERS_COUNT = 4
 SENDS_INFLIGHT = 4
 SETTLE_SECONDS = 240.0
 
@@ -33,27 +34,33 @@ class Loaded(Protocol):
 
 
 class Load:
-    """Each user writes to the next one in turn, and one lane of each to the group of all."""
+    """Each user writes to the next one in turn, and one lane of each to the group of all.
 
-    def __init__(self, served: Loaded, stores: Path) -> None:
+    Loads of one server after another need users of their own: ``first_user`` and the three behind.
+    """
+
+    def __init__(self, served: Loaded, stores: Path, first_user: int = 1) -> None:
+        self.users = tuple(range(first_user, first_user + USERS_COUNT))
         self._served = served
         self._stores = stores
         self._stop = asyncio.Event()
         self._acked_one = asyncio.Event()
         self.acked: dict[str, Sent] = {}
+        self._by_lane: Counter[tuple[int, int]] = Counter()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator["Load"]:
         """Under way until the block ends, and then until every send begun has been acked."""
         async with AsyncExitStack() as open_clients:
             clients = [
-                await open_clients.enter_async_context(self._client(user, "load")) for user in USERS
+                await open_clients.enter_async_context(self._client(user, "load"))
+                for user in self.users
             ]
             for client in clients:
                 await client.online(PATIENCE_SECONDS)
-            group = (await clients[0].create_group(USERS, "everyone")).conversation_id
+            group = (await clients[0].create_group(self.users, "everyone")).conversation_id
             async with asyncio.TaskGroup() as tasks:
-                for user, client in zip(USERS, clients, strict=True):
+                for user, client in zip(self.users, clients, strict=True):
                     for lane in range(SENDS_INFLIGHT):
                         target = group if lane == 0 else None
                         tasks.create_task(self._lane(client, user, lane, target))
@@ -70,9 +77,19 @@ class Load:
                 self._acked_one.clear()
                 await self._acked_one.wait()
 
+    async def every_lane(self, count: int = 2) -> None:
+        """Wait until every lane had so many more sends acked: whatever conversation it writes to is served."""
+        wanted = {lane: self._by_lane[lane] + count for lane in self._lanes()}
+        async with asyncio.timeout(SETTLE_SECONDS):
+            while any(self._by_lane[lane] < least for lane, least in wanted.items()):
+                await self.acks()
+
+    def _lanes(self) -> list[tuple[int, int]]:
+        return [(user, lane) for user in self.users for lane in range(SENDS_INFLIGHT)]
+
     async def check(self) -> None:
         """Every acked message once in each recipient's mailbox, in order; the orphan audit CLEAN."""
-        for user in USERS:
+        for user in self.users:
             async with self._client(user, "fresh") as fresh:
                 await fresh.online(PATIENCE_SECONDS)
                 self._check_mailbox(user, await self._drained(user, fresh))
@@ -82,7 +99,7 @@ class Load:
 
     async def _drained(self, user: int, fresh: Client) -> list[LocalMessage]:
         """What a new device gets, once it has got what was acked; the last of it may still be on its way."""
-        missing = {text for text in self.acked if _concerns(user, text)}
+        missing = {text for text in self.acked if self._concerns(user, text)}
         got: list[LocalMessage] = []
         async with asyncio.timeout(PATIENCE_SECONDS):
             while True:
@@ -104,7 +121,7 @@ class Load:
         )
 
     async def _lane(self, client: Client, user: int, lane: int, group: bytes | None) -> None:
-        peer = USERS[user % len(USERS)]
+        peer = self._next(user)
         number = 0
         while not self._stop.is_set():
             number += 1
@@ -115,6 +132,7 @@ class Load:
                 sent = await client.send(text, conversation_id=group, timeout=SETTLE_SECONDS)
             assert sent.status is SendStatus.ACKED, (text, sent)
             self.acked[text] = sent
+            self._by_lane[user, lane] += 1
             self._acked_one.set()
 
     def _check_mailbox(self, user: int, got: list[LocalMessage]) -> None:
@@ -132,13 +150,15 @@ class Load:
                     coordinates.conversation_seq,
                 )
 
+    def _next(self, user: int) -> int:
+        return self.users[(user - self.users[0] + 1) % len(self.users)]
+
+    def _concerns(self, user: int, text: str) -> bool:
+        sender, _, rest = text.split(" ")[1].partition(".")
+        lane = rest.partition("-")[0]
+        return lane == "0" or int(sender) == user or self._next(int(sender)) == user
+
 
 def audit(data: Path) -> str:
     """The audit command's JSON; exit status 0 says CLEAN."""
     return run_qim("audit", "--data", str(data), "--json")
-
-
-def _concerns(user: int, text: str) -> bool:
-    sender, _, rest = text.split(" ")[1].partition(".")
-    lane = rest.partition("-")[0]
-    return lane == "0" or int(sender) == user or USERS[int(sender) % len(USERS)] == user

@@ -1,5 +1,6 @@
 """One `qim serve ROLE` of a cluster under test: its pid, its ready line, its log, its metrics, and every end of it."""
 
+import asyncio
 import json
 import os
 import sys
@@ -57,6 +58,11 @@ class RoleProcess(OperatorView):
         self.launch()
         self.wait_ready()
 
+    async def started(self) -> None:
+        """Begin, and wait off the loop. (The child is made by this thread: it would end with one of the loop's pool.)"""
+        self.launch()
+        await asyncio.to_thread(self.wait_ready)
+
     def stop(self) -> int:
         """SIGTERM; its exit status."""
         self.process.stop()
@@ -76,10 +82,10 @@ class RoleProcess(OperatorView):
         """SIGCONT: it goes on as if nothing had been."""
         self.process.resume()
 
-    def restart(self) -> int:
+    async def restarted(self) -> int:
         """Drain it and start it again; the exit status of what was drained."""
-        status = self.stop()
-        self.start()
+        status = await asyncio.to_thread(self.stop)
+        await self.started()
         return status
 
     def log(self) -> str:

@@ -65,7 +65,10 @@ class ServerProcess:
         self.wait_ready()
 
     def launch(self) -> None:
-        """Start it (again); several that need each other are launched first and waited for afterwards."""
+        """Start it (again); several that need each other are launched first and waited for afterwards.
+
+        From a thread that lives as long as the child should: the kernel takes the thread's end for the parent's death.
+        """
         self.directory.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
