@@ -11,7 +11,7 @@ from qim.cli.arguments import UsageError
 from qim.cli.data_files import NotRunning
 from qim.cli.exit_codes import Exit
 from qim.cli.output import say
-from qim.client import LocalStoreUnusable, NotConnected, SendFailed
+from qim.client import ClientTlsUnusable, LocalStoreUnusable, NotConnected, SendFailed
 from qim.core.contract.errors import ERROR_MEANINGS, ErrorCode
 
 Run = Callable[[argparse.Namespace], int]
@@ -46,7 +46,7 @@ def run_command(args: argparse.Namespace) -> int:
     """The exit status; what is expected to go wrong is one line on standard error, anything else a traceback."""
     try:
         return int(args.run(args))
-    except UsageError as error:
+    except (UsageError, ClientTlsUnusable) as error:
         return _told(args, str(error), Exit.USAGE)
     except SendFailed as error:
         return _told(args, f"refused: {refusal(error.code)}", Exit.FAILED)

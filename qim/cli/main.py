@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from qim.cli import (
     archive,
     audit,
+    certs,
     config,
     group,
     history,
@@ -41,7 +42,8 @@ a first session:
   qim audit                                 # verdict: CLEAN
 
 where commands connect:
-  --data DIR beside an embedded server ($QIM_DATA, default .qim/data), or --server HOST:PORT --token TOKEN ($QIM_TOKEN)
+  --data DIR beside an embedded server ($QIM_DATA, default .qim/data), or --server HOST:PORT --token TOKEN ($QIM_TOKEN);
+  in TLS where $QIM_TLS_CA names a CA file, or says "system" ($QIM_TLS_SNI: the server's name, if not the host)
 
 JSON on standard output: ids are hexadecimal, every u64 is a string. Remarks go to standard error.
 
@@ -62,6 +64,7 @@ def parser(*, with_sim: bool = False) -> argparse.ArgumentParser:
     up.add_parser(commands)
     serve.add_parser(commands)
     config.add_parser(commands)
+    certs.add_parser(commands)
     token.add_parser(commands)
     send.add_parser(commands)
     mailbox.add_parsers(commands)

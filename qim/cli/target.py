@@ -25,7 +25,7 @@ from qim.cli.arguments import (
 )
 from qim.cli.data_files import running_server, secret_of
 from qim.cli.output import say
-from qim.client import Client, LocalStoreBusy
+from qim.client import Client, ClientTls, LocalStoreBusy, client_tls_from_environment
 from qim.core.contract.frame_fields import DEVICE_ID_BYTES_MAX
 from qim.core.contract.ids import DEFAULT_TENANT_ID, tenant_id_is_valid
 from qim.core.contract.params import DAY_MS
@@ -48,6 +48,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     tenant_id: str
     store: Path
     timeout: float
+    tls: ClientTls | None = None
 
     def __repr__(self) -> str:
         return f"Target({self.user_id} at {self.address})"  # never the token
@@ -113,7 +114,13 @@ def target_of(args: argparse.Namespace) -> Target:
         tenant_id=tenant,
         store=store_path(data, address, tenant, user, device),
         timeout=args.timeout,
+        tls=tls_of(args),
     )
+
+
+def tls_of(args: argparse.Namespace) -> ClientTls | None:
+    """As $QIM_TLS_CA says for a named server; an embedded one beside its data speaks plaintext. Raises ClientTlsUnusable."""
+    return client_tls_from_environment(os.environ) if args.server else None
 
 
 def data_and_token(args: argparse.Namespace) -> tuple[Path | None, str | None]:
@@ -185,6 +192,7 @@ async def connected(target: Target) -> AsyncIterator[Client]:
         store_path=target.store,
         device_id=target.device_id,
         tenant_id=target.tenant_id,
+        tls=target.tls,
     )
     deadline = time.monotonic() + target.timeout
     told = False

@@ -119,14 +119,16 @@ class InternalTls:
 
     def _build(self) -> tuple[tuple[ssl.SSLContext, ssl.SSLContext], dict[str, Leaf]]:
         settings = self._settings
+        leaves = {}
         server = tls13(ssl.PROTOCOL_TLS_SERVER)
         server.verify_mode = ssl.CERT_REQUIRED
         load_authorities(server, settings.client_ca, CLIENT_CA_NAME)
-        server_leaf = load_pair(server, settings.pair, SERVER_AUTH)
+        if callers_of(self._role):
+            leaves["server"] = load_pair(server, settings.pair, SERVER_AUTH)
         client = tls13(ssl.PROTOCOL_TLS_CLIENT)
         load_authorities(client, settings.server_ca, SERVER_CA_NAME)
-        client_leaf = load_pair(client, settings.pair, CLIENT_AUTH)
-        return (server, client), {"server": server_leaf, "client": client_leaf}
+        leaves["client"] = load_pair(client, settings.pair, CLIENT_AUTH)
+        return (server, client), leaves
 
     def _check_names(self) -> None:
         for role in dialled_by(self._role):

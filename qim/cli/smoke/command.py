@@ -21,7 +21,7 @@ from qim.cli.smoke import (
 )
 from qim.cli.smoke.stage import Check, Grounds, Skipped, Stage
 from qim.cli.smoke.wire import Wire
-from qim.cli.target import add_server_arguments, data_and_token, tenant_of, token_claims
+from qim.cli.target import add_server_arguments, data_and_token, tenant_of, tls_of, token_claims
 from qim.client import NotConnected
 from qim.core.contract.tokens import AccessToken, sign_token
 
@@ -85,7 +85,7 @@ def add_parser(subparsers: Subparsers) -> None:
 async def _run(args: argparse.Namespace) -> int:
     grounds = _grounds(args)
     try:
-        await (await Wire.open(grounds.address)).close()
+        await (await Wire.open(grounds.address, grounds.tls)).close()
     except (OSError, TimeoutError) as error:
         raise NotConnected(f"no server at {grounds.address}: {error}") from None
     room = asyncio.Semaphore(AT_ONCE_MAX)
@@ -156,6 +156,7 @@ def _grounds(args: argparse.Namespace) -> Grounds:
         sign=None if secret is None else (lambda user, ms: _signed(secret, tenant, user, ms)),
         token=token,
         token_user=claims.user_id if claims else 0,
+        tls=tls_of(args),
     )
 
 

@@ -11,7 +11,7 @@ from typing import Final
 from msgspec import Struct
 
 from qim.cli.smoke.wire import Wire
-from qim.client import Client, SendStatus, Sent
+from qim.client import Client, ClientTls, SendStatus, Sent
 from qim.core.ports.local_store import Coordinates, LocalMessage
 
 STEP_SECONDS_MAX: Final = 15.0
@@ -31,6 +31,7 @@ class Grounds(Struct, frozen=True, kw_only=True):
     sign: Callable[[int, int], str] | None
     token: str | None
     token_user: int
+    tls: ClientTls | None = None
 
     def __repr__(self) -> str:
         return f"Grounds({self.address})"  # never the token
@@ -54,6 +55,7 @@ class Person:
             store_path=self.store_path(device_id),
             device_id=device_id,
             tenant_id=self._stage.grounds.tenant_id,
+            tls=self._stage.grounds.tls,
         )
         await self._stage.stack.enter_async_context(client)
         if connect:
@@ -105,7 +107,7 @@ class Stage:
 
     async def wire(self) -> Wire:
         """A raw connection on which nothing was said."""
-        wire = await Wire.open(self.grounds.address)
+        wire = await Wire.open(self.grounds.address, self.grounds.tls)
         self.stack.push_async_callback(wire.close)
         return wire
 

@@ -5,6 +5,7 @@ import itertools
 import time
 from typing import Final, TypeVar
 
+from qim.client import ClientTls
 from qim.core.contract.errors import ErrorCode, ProtocolError
 from qim.core.contract.frames import (
     Auth,
@@ -44,11 +45,17 @@ class Wire:
         self._reading = asyncio.get_running_loop().create_task(self._read())
 
     @classmethod
-    async def open(cls, address: str) -> "Wire":
+    async def open(cls, address: str, tls: ClientTls | None = None) -> "Wire":
         """A stream, nothing said on it. Raises OSError, TimeoutError."""
         host, _, port = address.rpartition(":")
+        host = host.strip("[]")
         async with asyncio.timeout(ANSWER_SECONDS_MAX):
-            reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+            reader, writer = await asyncio.open_connection(
+                host,
+                int(port),
+                ssl=None if tls is None else tls.context,
+                server_hostname=None if tls is None else tls.server_name or host,
+            )
         return cls(reader, writer)
 
     async def close(self) -> None:
