@@ -81,6 +81,7 @@ class AppendJob:
     def stands(self, base: int, append_time: int) -> bool:
         """The batch in flight is in the log from offset ``base`` on; True when it was the last one."""
         count = self.records
+        self.unsure = False
         self._offsets.extend(range(base, base + count))
         self._time = self._time or append_time
         self._done_records += count

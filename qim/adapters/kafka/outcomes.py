@@ -47,6 +47,8 @@ _OUTCOMES: Final = {
     49: Outcome.OUT_OF_SEQUENCE,  # INVALID_PRODUCER_ID_MAPPING
     59: Outcome.OUT_OF_SEQUENCE,  # UNKNOWN_PRODUCER_ID
     87: Outcome.INVALID,  # INVALID_RECORD
+    100: Outcome.NOT_WRITTEN,  # UNKNOWN_TOPIC_ID: the topic was made anew
+    103: Outcome.NOT_WRITTEN,  # INCONSISTENT_TOPIC_ID
 }
 
 

@@ -130,8 +130,7 @@ class Producer:
         if self._closing is not None:
             answer(Failed(op=append.op, why=FailReason.CANCELLED))
             return
-        if not append.records or self._cluster.topic_id(name) != self._topic_ids.get(name):
-            # Another creation of the topic: its offsets mean nothing to who remembers those of the first.
+        if not append.records or not self._same_topic(name):
             answer(Failed(op=append.op, why=FailReason.INVALID))
             return
         limit = self.record_bytes_max(name)
@@ -180,6 +179,8 @@ class Producer:
             if line.busy:
                 continue
             self._expire(line, now)
+            if line.jobs and not self._same_topic(line.key[0]):
+                self._drop_all(line)
             if not line.jobs:
                 continue
             leader = self._cluster.leader(*line.key)
@@ -219,33 +220,35 @@ class Producer:
     async def _send(self, node: int, lines: list[_Line]) -> None:
         """One request, and what its answer says about each of its batches."""
         topics: dict[str, list[tuple[int, bytes]]] = {}
+        doubts: list[bool] = []
         wall = self._wall_ms()
         for line in lines:
             assert line.identity is not None
             job = line.jobs[0]
             self.retries += job.attempts > 0
             job.attempts += 1
+            # Until its answer is understood; whatever cuts this short leaves it so.
+            doubts.append(job.unsure)
+            job.unsure = True
             batch = job.bytes_under(line.identity, line.sequence, wall)
             topics.setdefault(line.key[0], []).append((line.key[1], batch))
-        request = AskAppend(topics, acks_ms=self._settings.acks_ms)
+        request = AskAppend(topics, self._topic_ids, acks_ms=self._settings.acks_ms)
+        names = {self._topic_ids[name]: name for name in topics}
         told: dict[tuple[str, int], tuple[Any, ...]] = {}
         sent = True
         try:
             answer = await self._cluster.ask(node, Lane.APPEND, request)
-            told = {(name, part[0]): part for name, parts in answer.topics for part in parts}
+            for topic, parts, *_ in answer.topics:
+                told.update({(names.get(topic, topic), part[0]): part for part in parts})
         except BrokerGone as gone:
             sent = gone.sent
-        except BaseException:
-            # Cancelled, or a fault of ours: either way nobody will tell what became of it.
-            for line in lines:
-                line.jobs[0].unsure = True
-            raise
         finally:
             del self._nodes_busy[node]
             for line in lines:
                 line.busy = False
             self._pump_soon()
-        for line in lines:
+        for line, doubt in zip(lines, doubts, strict=True):
+            line.jobs[0].unsure = doubt
             part = told.get(line.key)
             if part is not None:
                 self._judge(line, part)
@@ -255,7 +258,7 @@ class Producer:
     def _judge(self, line: _Line, part: tuple[Any, ...]) -> None:
         """``part``: partition, error, base offset, append time, log start, record errors, message."""
         job = line.jobs[0]
-        _, code, base, append_time, _, record_errors, message = part
+        _, code, base, append_time, _, record_errors, message, *_ = part
         outcome = outcome_of(code)
         match outcome:
             case Outcome.DONE if base < 0:
@@ -270,11 +273,12 @@ class Producer:
                 if not job.halve():
                     self._end(line).refused(0, message or "larger than the topic takes")
             case Outcome.INVALID if record_errors:
-                index, why = record_errors[0]
+                index, why, *_ = record_errors[0]
                 self._end(line).refused(index, why or message or "not taken by the topic")
             case Outcome.INVALID | Outcome.UNAUTHORISED:
                 self._end(line).failed(why_failed(outcome))
             case Outcome.NOT_WRITTEN:
+                self._cluster.want_refresh()
                 self._again(line, unsure=False)
             case Outcome.OUT_OF_SEQUENCE if not job.unsure:
                 LOG.warning("%s/%d: sequence lost (error %d)", *line.key, code)
@@ -285,6 +289,14 @@ class Producer:
             case Outcome.UNSURE:
                 self._cluster.want_refresh()
                 self._again(line, unsure=True)
+
+    def _same_topic(self, name: str) -> bool:
+        """Another creation of the topic: its offsets mean nothing to who remembers those of the first."""
+        return self._cluster.topic_id(name) == self._topic_ids.get(name)
+
+    def _drop_all(self, line: _Line) -> None:
+        while line.jobs:
+            self._end(line).failed(FailReason.INVALID)
 
     def _again(self, line: _Line, *, unsure: bool) -> None:
         line.jobs[0].unsure |= unsure

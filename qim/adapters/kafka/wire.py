@@ -10,6 +10,7 @@ from aiokafka.protocol.types import (
     Array,
     Boolean,
     CompactArray,
+    CompactBytes,
     CompactString,
     Int8,
     Int16,
@@ -189,16 +190,99 @@ class AskOffsets(Request[OffsetsRequest5]):  # type: ignore[misc]
         return request_struct_class(-1, 0, self._topics)
 
 
-class AskAppend(Request[ProduceRequest_v8]):  # type: ignore[misc]
-    """acks=all. Version 8 alone names the record that was refused (KIP-467); aiokafka has it, and doesn't ask for it."""
+class ProduceResponse13(Response):  # type: ignore[misc]
+    """Topics by id."""
+
+    API_KEY = 0
+    API_VERSION = 13
+    SCHEMA = Schema(
+        (
+            "topics",
+            CompactArray(
+                ("topic_id", Uuid),
+                (
+                    "partitions",
+                    CompactArray(
+                        ("partition", Int32),
+                        ("error_code", Int16),
+                        ("offset", Int64),
+                        ("timestamp", Int64),
+                        ("log_start_offset", Int64),
+                        (
+                            "record_errors",
+                            CompactArray(
+                                ("batch_index", Int32),
+                                ("message", CompactString("utf-8")),
+                                ("tags", TaggedFields),
+                            ),
+                        ),
+                        ("error_message", CompactString("utf-8")),
+                        ("tags", TaggedFields),
+                    ),
+                ),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("throttle_time_ms", Int32),
+        ("tags", TaggedFields),
+    )
+
+
+class ProduceRequest13(RequestStruct):  # type: ignore[misc]
+    """Topics by id: what was meant for a topic that was made anew meanwhile is refused."""
+
+    FLEXIBLE_VERSION = True
+    API_KEY = 0
+    API_VERSION = 13
+    RESPONSE_TYPE = ProduceResponse13
+    SCHEMA = Schema(
+        ("transactional_id", CompactString("utf-8")),
+        ("required_acks", Int16),
+        ("timeout", Int32),
+        (
+            "topics",
+            CompactArray(
+                ("topic_id", Uuid),
+                (
+                    "partitions",
+                    CompactArray(
+                        ("partition", Int32), ("records", CompactBytes), ("tags", TaggedFields)
+                    ),
+                ),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("tags", TaggedFields),
+    )
+
+
+class AskAppend(Request[ProduceRequest_v8 | ProduceRequest13]):  # type: ignore[misc]
+    """acks=all. ``batches`` by topic name, ``topic_ids`` of these names.
+
+    From version 8 on the answer names the record that was refused (KIP-467); aiokafka has it, and doesn't ask for it.
+    """
 
     API_KEY = 0
 
-    def __init__(self, batches: dict[str, list[tuple[int, bytes]]], *, acks_ms: int) -> None:
-        self._topics = list(batches.items())
+    def __init__(
+        self,
+        batches: dict[str, list[tuple[int, bytes]]],
+        topic_ids: dict[str, bytes],
+        *,
+        acks_ms: int,
+    ) -> None:
+        self._batches = batches
+        self._topic_ids = topic_ids
         self._acks_ms = acks_ms
 
     def build(self, request_struct_class: Any) -> Any:
         """For the version both sides speak."""
-        no_transaction = None
-        return request_struct_class(no_transaction, ACKS_ALL, self._acks_ms, self._topics)
+        no_transaction, tags = None, dict[int, bytes]()
+        if request_struct_class is ProduceRequest_v8:
+            topics: list[Any] = list(self._batches.items())
+            return request_struct_class(no_transaction, ACKS_ALL, self._acks_ms, topics)
+        topics = [
+            (self._topic_ids[name], [(number, batch, tags) for number, batch in parts], tags)
+            for name, parts in self._batches.items()
+        ]
+        return request_struct_class(no_transaction, ACKS_ALL, self._acks_ms, topics, tags)
