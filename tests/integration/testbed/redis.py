@@ -146,7 +146,7 @@ class RedisServer:
         self.process.stop()
 
     def kill(self) -> None:
-        """SIGKILL: what it wrote is the kernel's, so the file is whole; ``lose_tail`` makes it a power cut."""
+        """SIGKILL. Under everysec up to two seconds of answered writes are gone already; ``lose_tail`` takes more."""
         self.process.kill()
 
     def pause(self) -> None:
