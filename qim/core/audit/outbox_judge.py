@@ -147,7 +147,7 @@ class _Judgement:
             detail = "the receipt's digest is not that of its record"
             self._finding(OrphanKind.WRONG_DIGEST, detail, at.shard)
             return
-        if not self._dispatch(at, record.message_id):
+        if not self._dispatch(at, record.message_id) or self._before_bump(at):
             return
         shard = self._run.shards[at.shard]
         if not shard.passed(at.offset):
@@ -161,6 +161,8 @@ class _Judgement:
         if not 0 <= at.shard < len(self._run.shards):
             self._finding(OrphanKind.WRONG_SHARD_SET, f"there is no shard {at.shard}", at.shard)
             return False
+        if self._before_bump(at):
+            return True
         stored = self._evidence.lookup.get(Topic.DISPATCH, at.shard, at.offset)
         if at.offset < self._run.shards[at.shard].start or stored is Absence.TRIMMED:
             return True
@@ -180,6 +182,10 @@ class _Judgement:
         else:
             return True
         return False
+
+    def _before_bump(self, at: ReceiptShard) -> bool:
+        shard = self._run.shards[at.shard]
+        return shard.before_bump(self._window.cut.number, self._item.offset)
 
     def _progress(self, at: ReceiptShard, users: tuple[int, ...]) -> bool:
         """A progress mark that still stands must agree; its absence means nothing."""

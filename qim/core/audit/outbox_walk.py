@@ -183,6 +183,8 @@ class OutboxWalk:
             for place in receipt.shards:
                 if not 0 <= place.shard < len(evidence.run.shards):
                     continue
+                if evidence.run.shards[place.shard].before_bump(window.cut.number, item.offset):
+                    continue
                 window.needed[place.shard] = max(window.needed.get(place.shard, -1), place.offset)
                 marks.setdefault(place.shard, []).append(
                     dispatch_id(receipt.message_id, place.shard)

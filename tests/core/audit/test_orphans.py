@@ -19,7 +19,7 @@ from qim.core.contract.sequences import mailbox_seq
 from qim.core.ports.log import Topic
 from qim.core.ports.observe import Violation
 from qim.core.ports.store_mailbox import Progress
-from tests.core.audit.toy import PARTITIONS, SHARDS, A, B, Sent, Toy, users_in
+from tests.core.audit.toy import PARTITIONS, SHARDS, A, B, Log, Sent, Toy, users_in
 
 GARBAGE = b"\x01\x07garbage"
 
@@ -250,6 +250,31 @@ def test_a_redriven_dead_letter_is_resolved(toy: Toy) -> None:
     assert only(toy.audit()).kind is OrphanKind.RECORD_WITHOUT_DISPATCH
     moved(toy, sent, 1, shard=SHARDS + 7)
     assert only(toy.audit()).kind is OrphanKind.WRONG_SHARD_SET
+
+
+def test_what_was_materialised_before_its_shard_epoch_was_raised_is_covered_by_its_receipt(
+    toy: Toy,
+) -> None:
+    """The dispatch log of shard 1 is gone; what fanout dispatched again stands in the new one (pipeline.md §7)."""
+    before = [toy.send() for _ in range(3)]
+    after = toy.send()
+    toy.logs[Topic.DISPATCH, 1] = Log()
+    box = toy.boxes[1]
+    box.rows.clear()
+    box.progress.clear()
+    box.watermark = box.trim = (2 << 48) - 1
+    assert {one.kind for one in toy.audit().orphans} == {OrphanKind.RECORD_WITHOUT_DISPATCH}
+    box.redo = ((0, after.offset),)
+    one = only(toy.audit())
+    assert (one.kind, one.offset, one.shard) == (
+        OrphanKind.RECORD_WITHOUT_DISPATCH,
+        after.offset,
+        1,
+    )
+    box.redo = ((0, after.offset + 1),)
+    report = toy.audit()
+    assert (report.verdict, report.orphans) == (Verdict.CLEAN, ())
+    assert report.records == len(before) + 1
 
 
 def test_a_dispatch_nobody_can_read(toy: Toy) -> None:

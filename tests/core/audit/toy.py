@@ -108,6 +108,7 @@ class Box(Struct):
     incarnation: bytes = b"run/1"
     rows: dict[tuple[str, int], list[tuple[int, bytes]]] = {}
     progress: dict[bytes, Progress] = {}
+    redo: tuple[tuple[int, int], ...] = ()
 
 
 class Source(Struct):
@@ -391,6 +392,7 @@ class Toy:
                     base=box.watermark,
                     min_watermark=box.watermark,
                     trim=box.trim,
+                    redo=box.redo,
                 )
             case ReadMailboxes():
                 box = self.boxes[request.shard]
