@@ -5,7 +5,6 @@ What is real: the assemblies, their leases, and the messages between them, over 
 
 import asyncio
 import json
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from qim.adapters.redis.store import RedisStore
 from qim.adapters.start_refused import StartRefused
 from qim.core.ports.log import Topic
 from qim.core.ports.registry import Acquire, Granted, Resource, Role
-from qim.services.cluster.adapters import Opened
+from qim.services.cluster.adapters import Opened, Told
 from qim.services.cluster.process import ServeProcess
 from qim.services.hosting import Ports
 from qim.services.roles import ServiceRole
@@ -126,10 +125,8 @@ class OneProcessCluster:
         process.stop()
         return await task
 
-    async def _open(
-        self, settings: Settings, role: ServiceRole, loop: Any, reporting: Any, on_reset: Callable
-    ) -> Opened:
-        store = await RedisStore.open(self._valkey.socket_path, on_reset=on_reset)
+    async def _open(self, settings: Settings, role: ServiceRole, loop: Any, told: Told) -> Opened:
+        store = await RedisStore.open(self._valkey.socket_path, on_reset=told.on_reset)
         opened = Opened()
         opened.closing(store.close)
         opened.registry = self.registry

@@ -3,12 +3,15 @@
 They are imported here and as late as possible: `qim up` and the client commands work without the extra `cluster`.
 """
 
+import asyncio
 import ssl
 from asyncio import AbstractEventLoop
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from msgspec import Struct
 
 from qim.adapters.redis.address import StoreAddress
 from qim.adapters.redis.outcomes import NotConnected
@@ -20,7 +23,7 @@ from qim.adapters.start_refused import StartRefused
 from qim.adapters.tls.reload import Reloads
 from qim.core.contract.params import DEFAULT
 from qim.core.ports.completion import StoreReset, StoreRole
-from qim.core.ports.log import Topic
+from qim.core.ports.log import EndsRead, ReadEnds, Topic
 from qim.services.hosting import Ports
 from qim.services.roles import ServiceRole
 from qim.services.routing import Port
@@ -49,6 +52,12 @@ class Registry(Port, Protocol):
     async def lease_instance_number(
         self, owner: str, address: str, ttl_ms: int, *, number: int | None = None
     ) -> tuple[int, int]: ...
+
+
+class Certificates(Reloads, Protocol):
+    """What SIGHUP reads again; tells when the present ones end."""
+
+    def gauges(self) -> Iterable[tuple[str, str, float]]: ...
 
 
 class Opened:
@@ -82,30 +91,31 @@ class NotAsked:
         raise AssertionError(f"{self._told}: {type(request).__name__}")
 
 
-Open = Callable[
-    [Settings, ServiceRole, AbstractEventLoop, Reporting, Callable[[StoreReset], None]],
-    Awaitable[Opened],
-]
+class Told(Struct, frozen=True, kw_only=True):
+    """Whom adapters tell what nobody asked: a store's other incarnation, who came and went at the registry."""
+
+    reporting: Reporting
+    on_reset: Callable[[StoreReset], None]
+    on_noticed: Callable[[Any], None]
+
+
+Open = Callable[[Settings, ServiceRole, AbstractEventLoop, Told], Awaitable[Opened]]
 
 
 async def open_adapters(
-    settings: Settings,
-    role: ServiceRole,
-    loop: AbstractEventLoop,
-    reporting: Reporting,
-    on_reset: Callable[[StoreReset], None],
+    settings: Settings, role: ServiceRole, loop: AbstractEventLoop, told: Told
 ) -> Opened:
     """Connect and check: stores, log, archive, then registry. Nothing durable is written. Raises StartRefused."""
     opened = Opened()
     try:
-        message, mailbox = await _open_stores(settings, role, opened, on_reset)
+        message, mailbox = await _open_stores(settings, role, opened, told.on_reset)
         log: Port = NotAsked(role, "log")
         if role in LOGS:
             log = await _open_log(settings, role, loop, opened)
         archive: Port | None = None
         if role in ARCHIVE and settings.message_store_backend == "tiered":
             archive = await _open_archive(settings, loop, opened)
-        opened.registry = await _open_registry(settings, loop, opened)
+        opened.registry = await _open_registry(settings, loop, opened, told)
         opened.ports = Ports(
             message=message, mailbox=mailbox, log=log, registry=opened.registry, archive=archive
         )
@@ -223,9 +233,25 @@ async def _open_log(
     opened.closing(log.close)
     await log.start()
     opened.gauges.append(log.gauges)
-    opened.topic_ids = getattr(log, "topic_ids", {})
     found: Port = log
+    opened.topic_ids = {topic: await _topic_id(found, topic, loop) for topic in Topic}
     return found
+
+
+async def _topic_id(log: Port, topic: Topic, loop: AbstractEventLoop) -> bytes:
+    """Which creation of the topic this is: the registry keeps it, so that one made anew is noticed by whoever starts."""
+    answered: asyncio.Future[Any] = loop.create_future()
+    log.submit(ReadEnds(op=0, topic=topic, partition=0), answered.set_result)
+    answer = await answered
+    if not isinstance(answer, EndsRead):
+        raise StartRefused(
+            "kafka_ends_unread",
+            f"the answer about the ends of topic {topic}",
+            got=type(answer).__name__,
+            expected="its first and last offset",
+            command="qim doctor",
+        )
+    return answer.topic_id
 
 
 def _client_context(ca: str | None) -> ssl.SSLContext | None:
@@ -255,7 +281,9 @@ async def _open_archive(settings: Settings, loop: AbstractEventLoop, opened: Ope
     return archive
 
 
-async def _open_registry(settings: Settings, loop: AbstractEventLoop, opened: Opened) -> Registry:
+async def _open_registry(
+    settings: Settings, loop: AbstractEventLoop, opened: Opened, told: Told
+) -> Registry:
     from qim.adapters.etcd.connection import EtcdTls
     from qim.adapters.etcd.registry import EtcdRegistry
 
@@ -273,6 +301,7 @@ async def _open_registry(settings: Settings, loop: AbstractEventLoop, opened: Op
         tls=tls,
         user=settings.etcd_user,
         password=settings.etcd_password,
+        on_peers=told.on_noticed,
     )
     opened.closing(registry.close)
     await registry.start()
@@ -295,7 +324,7 @@ def internal_listener(settings: Settings, role: ServiceRole) -> tuple[tuple[str,
 
 
 def internal_security(
-    settings: Settings, role: ServiceRole, reporting: Reporting, reloads: list[Reloads]
+    settings: Settings, role: ServiceRole, reporting: Reporting, reloads: list[Certificates]
 ) -> RpcSecurity | None:
     """mTLS between processes; None: plaintext, all internal listeners being loopback. Raises StartRefused."""
     if not has_internal_tls(settings):
@@ -310,7 +339,7 @@ def internal_security(
 
 
 def client_facing(
-    settings: Settings, reporting: Reporting, reloads: list[Reloads]
+    settings: Settings, reporting: Reporting, reloads: list[Certificates]
 ) -> "ClientFacingTls | None":
     """TLS for clients; None: plaintext. Raises StartRefused."""
     from qim.adapters.tls.client_facing import ClientFacingTls

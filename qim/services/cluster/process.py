@@ -20,14 +20,18 @@ from msgspec.structs import replace
 from qim.adapters.http.operator_endpoint import Action, OperatorEndpoint
 from qim.adapters.reporting import Reporting
 from qim.adapters.rpc import ProcessRole, RpcNetwork
+from qim.adapters.rpc.wiring import RpcSecurity
 from qim.adapters.tcp.server import TcpServer
-from qim.adapters.tls.reload import Reloads, reload_on_hangup
+from qim.adapters.tls.reload import reload_on_hangup
 from qim.core.ports.completion import StoreReset
 from qim.core.ports.network import Received, Send
 from qim.services.audit_report import report_as_json
 from qim.services.cluster.adapters import (
+    Certificates,
     Open,
     Opened,
+    Told,
+    client_facing,
     internal_listener,
     internal_security,
     open_adapters,
@@ -81,7 +85,8 @@ class ServeProcess:
         self._hosting: Hosting | None = None
         self._network: RpcNetwork | None = None
         self._tcp: TcpServer | None = None
-        self._reloads: list[Reloads] = []
+        self._security: RpcSecurity | None = None
+        self._reloads: list[Certificates] = []
         """Certificates that SIGHUP reads again."""
         self._owner = f"{role}-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
 
@@ -103,6 +108,7 @@ class ServeProcess:
         return 0 if calm else 1
 
     async def _lead(self, ending: contextlib.AsyncExitStack) -> bool:
+        self._read_certificates()
         opened = await self._unless_stopped(self._opened(ending))
         ending.callback(self._runtime.stop)
         hosting = await self._unless_stopped(self._assembled(opened, ending))
@@ -118,10 +124,22 @@ class ServeProcess:
 
     # ------------------------------------------------------------ start
 
+    def _read_certificates(self) -> None:
+        settings, role = self._settings, self._role
+        self._security = internal_security(settings, role, self._reporting, self._reloads)
+        if role is ServiceRole.GATEWAY:
+            tls = client_facing(settings, self._reporting, self._reloads)
+            self._tcp = TcpServer(self._socket_event, wall_ms, tls=tls, reporting=self._reporting)
+        for reloaded in self._reloads:
+            self._observer.sample(reloaded.gauges, self._loop)
+
     async def _opened(self, ending: contextlib.AsyncExitStack) -> Opened:
-        opened = await self._open(
-            self._settings, self._role, self._loop, self._reporting, self._store_was_reset
+        told = Told(
+            reporting=self._reporting,
+            on_reset=self._store_was_reset,
+            on_noticed=self._registry_noticed,
         )
+        opened = await self._open(self._settings, self._role, self._loop, told)
         ending.push_async_callback(opened.close)
         for warning in opened.warnings:
             self._log("warning", "a check was waived", {"what": warning})
@@ -155,10 +173,7 @@ class ServeProcess:
         if role is ServiceRole.AUDITOR:
             hosting.host_auditor()
         else:
-            sockets = None
-            if role is ServiceRole.GATEWAY:
-                self._tcp = TcpServer(self._socket_event, wall_ms)
-                sockets = socket_routes(self._tcp)
+            sockets = None if self._tcp is None else socket_routes(self._tcp)
             hosting.host([role], remote=self._send, sockets=sockets)
         self._observer.sample(self._own_gauges, self._loop)
         self._hosting = hosting
@@ -184,7 +199,7 @@ class ServeProcess:
             listen,
             ProcessRole(self._role.value),
             self._received,
-            security=internal_security(self._settings, self._role, self._reporting, self._reloads),
+            security=self._security,
             advertise=advertise,
             reporting=self._reporting,
         )
@@ -296,6 +311,10 @@ class ServeProcess:
         self._log("warning", "another incarnation of the store", {"store": reset.store.value})
         if self._hosting is not None:
             self._hosting.store_was_reset(reset)
+
+    def _registry_noticed(self, event: Any) -> None:
+        if self._hosting is not None and self._hosting.keeper_host is not None:
+            self._hosting.keeper_host.post(event)
 
     def _own_gauges(self) -> Iterable[tuple[str, str, float]]:
         if self._tcp is not None:
