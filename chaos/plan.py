@@ -30,9 +30,7 @@ def workload(seed: int, *, minutes: float, sends_per_second: float, topology: To
         seed=seed,
         profile="chaos",
         topology=topology,
-        devices=tuple(
-            replace(device, user_id=device.user_id % (2**53) + 1) for device in world.devices
-        ),
+        devices=world.devices,
         operations=operations,
         beginnings=Beginnings(wall_ms=0),
         latency=Latency(),

@@ -48,6 +48,11 @@ class Proxy:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", port)
 
     @property
+    def listening(self) -> bool:
+        """``start`` was called."""
+        return self._server is not None
+
+    @property
     def port(self) -> int:
         """Where it listens."""
         assert self._server is not None, "not started"

@@ -25,7 +25,7 @@ from tests.integration.cluster.role_process import RoleProcess
 from tests.integration.raw_client import Target
 from tests.integration.testbed.etcd import EtcdServer
 from tests.integration.testbed.etcd import given_address as given_etcd
-from tests.integration.testbed.kafka import KafkaBroker
+from tests.integration.testbed.kafka import KafkaBroker, KafkaCluster
 from tests.integration.testbed.redis import RedisServer
 from tests.integration.testbed.server_process import free_port
 
@@ -54,7 +54,10 @@ LISTENERS: Final = {
 
 
 class Cluster:
-    """``counts``: processes a role. ``settings``: QIM_ variables over those of this class, for every process."""
+    """``counts``: processes a role. ``settings``: QIM_ variables over those of this class, for every process.
+
+    ``brokers``: 3 for a Kafka that outlives one of them.
+    """
 
     def __init__(
         self,
@@ -62,17 +65,18 @@ class Cluster:
         *,
         counts: Mapping[str, int] = ONE_EACH,
         settings: Mapping[str, str] | None = None,
+        brokers: int = 1,
     ) -> None:
         self.directory = directory
         self.name = f"qim-{secrets.token_hex(3)}"
         self.message_redis = RedisServer(directory / "message-redis")
         self.mailbox_redis = RedisServer(directory / "mailbox-redis")
-        self.kafka: KafkaBroker | None = None
+        self.kafka: list[KafkaBroker] = []
         self.etcd: EtcdServer | None = None
         self._brokers = os.environ.get("QIM_TEST_KAFKA", "")
         if not self._brokers:
-            self.kafka = KafkaBroker(directory / "kafka")
-            self._brokers = self.kafka.address
+            self.kafka = kafka_brokers(directory / "kafka", brokers)
+            self._brokers = ",".join(broker.address for broker in self.kafka)
         self._etcd_address = given_etcd() or ""
         if not self._etcd_address:
             self.etcd = EtcdServer(directory / "etcd")
@@ -91,7 +95,7 @@ class Cluster:
             "QIM_REDIS_ADDR": self.message_redis.address,
             "QIM_MAILBOX_REDIS_ADDR": self.mailbox_redis.address,
             "QIM_REDPANDA_BROKERS": self._brokers,
-            "QIM_REDPANDA_ALLOW_SINGLE_BROKER": "1",
+            "QIM_REDPANDA_ALLOW_SINGLE_BROKER": "0" if len(self.kafka) > 1 else "1",
             "QIM_OUTBOX_TOPIC": f"{self.name}.outbox",
             "QIM_OUTBOX_PARTITION_COUNT": str(PARTITIONS),
             "QIM_OUTBOX_RECOVERY_WINDOW_MS": str(RECOVERY_MS),
@@ -167,17 +171,18 @@ class Cluster:
 
     def start_servers(self) -> None:
         """Redis, Kafka, etcd; and the topics."""
-        if self.kafka is not None:
-            self.kafka.format()
-            self.kafka.process.launch()
+        for broker in self.kafka:
+            broker.format()
+        for broker in self.kafka:
+            broker.process.launch()
         if self.etcd is not None:
             self.etcd.process.launch()
         self.message_redis.start()
         self.mailbox_redis.start()
         if self.etcd is not None:
             self.etcd.process.wait_ready()
-        if self.kafka is not None:
-            self.kafka.process.wait_ready()
+        for broker in self.kafka:
+            broker.process.wait_ready()
         asyncio.run(make_topics(self.kafka_settings()))
 
     def start_processes(self, processes: Iterable[RoleProcess]) -> None:
@@ -192,7 +197,7 @@ class Cluster:
         """Kill what still runs, servers last; for a drain, stop the processes before."""
         for process in self.processes.values():
             process.kill()
-        servers = [self.message_redis, self.mailbox_redis, self.etcd, self.kafka]
+        servers = [self.message_redis, self.mailbox_redis, self.etcd, *self.kafka]
         for server in servers:
             if server is not None:
                 server.kill()
@@ -211,8 +216,15 @@ class Cluster:
             outbox_recovery_ms=RECOVERY_MS,
             dispatch_recovery_ms=RECOVERY_MS,
             body_bytes_max=DEFAULT.body_bytes_max,
-            allow_single_broker=True,
+            allow_single_broker=len(self.kafka) <= 1,
         )
+
+
+def kafka_brokers(directory: Path, count: int) -> list[KafkaBroker]:
+    """One broker, or ``count`` that elect each other."""
+    if count == 1:
+        return [KafkaBroker(directory)]
+    return KafkaCluster(directory, count=count).brokers
 
 
 async def make_topics(settings: KafkaSettings) -> None:

@@ -1,0 +1,176 @@
+"""Chaos on real processes and servers: the same plans as the simulator's, the same checkers.
+
+    python -m chaos run --seed 1 --minutes 2                 # a storm drawn from the seed, on a cluster of its own
+    python -m chaos run --plan FILE                          # a plan as JSON, e.g. one that an earlier run saved
+    python -m chaos run --seed 1 --minutes 2 --only crash pause
+    python -m chaos plan --seed 1 --minutes 2                # only print it
+
+Everything runs on free loopback ports in a folder of its own (--keep leaves it) and is ended by pid. Exit status: 0 the
+run holds, 1 a check fired, something is owed or the audit is not CLEAN, 2 wrong usage or a fault that real parts can't have.
+"""
+
+import argparse
+import asyncio
+import json
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from chaos.asking import RealAsking
+from chaos.cluster import COUNTS, ChaosCluster, ClusterDeployment
+from chaos.injector import ClusterInjector, Unsupported
+from chaos.plan import HEAL_SHARE, MINUTE_MS, with_faults, workload
+from chaos.run import ChaosRun, RunReport
+from chaos.scene import RealScene
+from chaos.storm import Cast, coverage, storm
+from qim.sim.plan import Plan, Topology, decode_plan, encode_plan
+from qim.sim.told import Told
+from qim.sim.visible import Visible
+from tests.integration.cluster.cluster import LEASE_TTL_MS, PARTITIONS, SHARDS
+
+TOPOLOGY = Topology(
+    writers=COUNTS["writer"],
+    fanouts=COUNTS["fanout"],
+    mailboxes=COUNTS["mailbox"],
+    sessions=COUNTS["session"],
+    gateways=COUNTS["gateway"],
+    archivers=0,
+    outbox_partitions=PARTITIONS,
+    shards=SHARDS,
+    stores=2,
+)
+
+
+def say(text: str) -> None:
+    """Progress, on standard error."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def planned(args: argparse.Namespace) -> Plan:
+    """From a file, or drawn."""
+    if args.plan is not None:
+        return decode_plan(args.plan.read_bytes())
+    plan = workload(args.seed, minutes=args.minutes, sends_per_second=args.rate, topology=TOPOLOGY)
+    processes = {
+        role: tuple(f"{role}-{number}" for number in range(1, count + 1))
+        for role, count in COUNTS.items()
+    }
+    devices = tuple(f"client-{d.user_id}-{d.device_id.decode()}" for d in plan.devices)
+    cast = Cast(
+        processes=processes,
+        devices=devices,
+        stores=2,
+        brokers=args.brokers,
+        lease_ttl_ms=LEASE_TTL_MS,
+    )
+    until = int(args.minutes * MINUTE_MS * HEAL_SHARE)
+    return with_faults(plan, storm(args.seed, cast, until_ms=until, only=tuple(args.only)))
+
+
+async def run_on(cluster: ChaosCluster, plan: Plan, folder: Path) -> RunReport:
+    """One run on a cluster whose servers stand already; its processes are started here, behind their proxies."""
+    await cluster.start_proxies()
+    deployment = ClusterDeployment(cluster)
+    injector = ClusterInjector(cluster, say=say)
+    try:
+        for process in cluster.processes.values():
+            process.launch()
+        for process in cluster.processes.values():
+            await asyncio.to_thread(process.wait_ready)
+        await deployment.start()
+
+        async def ask_users(scene: RealScene, visible: Visible) -> dict[int, Told]:
+            assert deployment.registry is not None
+            apart = injector.clocks_apart_ms
+            async with RealAsking(deployment.registry, spread_ms=apart) as asking:
+                return await asking.told(scene, visible)
+
+        run = ChaosRun(plan, deployment, injector, folder, say=say, ask_users=ask_users)
+        injector.scene = run.scene
+        return await run.run()
+    finally:
+        await deployment.close()
+        await cluster.close_proxies()
+
+
+def died(cluster: ChaosCluster) -> list[str]:
+    """What processes logged of their own end or of a broken rule."""
+    found = []
+    for process in cluster.processes.values():
+        for record in process.log_records():
+            if record["event"] in ("machine died", "violation"):
+                found.append(f"{process.name}: {json.dumps(record)[:600]}")
+        if "Traceback" in process.log():
+            found.append(f"{process.name}: a traceback in its log")
+    return found
+
+
+def run(args: argparse.Namespace) -> int:
+    """The whole command."""
+    plan = planned(args)
+    folder = Path(tempfile.mkdtemp(prefix="qim-chaos-"))
+    (folder / "plan.json").write_bytes(encode_plan(plan))
+    say(f"seed {plan.seed}: {len(plan.operations)} operations, {len(plan.faults)} faults; {folder}")
+    cluster = ChaosCluster(folder, brokers=args.brokers)
+    keep = args.keep
+    try:
+        cluster.start_servers()
+        report = asyncio.run(run_on(cluster, plan, folder / "devices"))
+        broken = died(cluster)
+        told = told_of(report, broken)
+        holds = report.holds and not broken
+        keep = keep or not holds
+        print(json.dumps(told, indent=None if args.json else 2))
+        if not holds:
+            say(f"does NOT hold; logs, plan and disks are in {folder}")
+        return 0 if holds else 1
+    except Unsupported as error:
+        say(f"chaos: {error}")
+        return 2
+    except BaseException:
+        keep = True
+        say(f"chaos ended early; what there is stands in {folder}")
+        raise
+    finally:
+        cluster.end()
+        if not keep:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def told_of(report: RunReport, broken: list[str]) -> dict[str, Any]:
+    """The report, with which of the simulated faults were reproduced for real."""
+    told: dict[str, Any] = msgspec.to_builtins(report)
+    told["processes"] = broken
+    told["reproduced"] = coverage(report.faults)
+    return told
+
+
+def main() -> int:
+    """Exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m chaos",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("what", choices=("run", "plan"))
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--plan", type=Path, metavar="FILE", help="instead of a seed")
+    parser.add_argument("--minutes", type=float, default=2.0, help="of workload (2)")
+    parser.add_argument("--rate", type=float, default=10.0, help="sends a second (10)")
+    parser.add_argument("--brokers", type=int, default=3, choices=(1, 3), help="of Kafka (3)")
+    parser.add_argument("--only", nargs="+", default=[], metavar="KIND", help="faults by tag")
+    parser.add_argument("--keep", action="store_true", help="leave logs and data")
+    parser.add_argument("--json", action="store_true", help="the report on one line")
+    args = parser.parse_args()
+    if args.what == "plan":
+        print(json.dumps(json.loads(encode_plan(planned(args))), indent=2))
+        return 0
+    return run(args)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
