@@ -1,7 +1,9 @@
 """One server of the test bed: a child process with a directory, a log file and a question that tells when it serves."""
 
+import contextlib
 import ctypes
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 PR_SET_PDEATHSIG: Final = 1
+PORTS: Final = (10_000, 32_000)
 LOOK_SECONDS: Final = 0.05
 STOP_SECONDS: Final = 20.0
 LOG_TAIL_BYTES: Final = 4_000
@@ -127,10 +130,13 @@ class ServerProcess:
 
 
 def free_port() -> int:
-    """A loopback port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A loopback port that was free a moment ago, outside of those that the kernel gives to whoever dials."""
+    while True:
+        with socket.socket() as probe:
+            port = random.randrange(*PORTS)
+            with contextlib.suppress(OSError):
+                probe.bind(("127.0.0.1", port))
+                return port
 
 
 def accepts(port: int) -> bool:
