@@ -1,6 +1,7 @@
 """One multiplexed connection: the n-th reply is the n-th call's, whatever callers and servers do."""
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import random
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import hiredis
 import pytest
+from msgspec.structs import replace
 
 from qim.adapters.embedded.data_directory import DataDirectory
 from qim.adapters.embedded.private_valkey import PrivateValkey
@@ -26,6 +28,7 @@ from qim.adapters.redis.outcomes import (
     StoreResetError,
     TooManyInFlight,
 )
+from tests.adapters.store.stand_in import StandIn, info, standing_in
 
 READY_MS = 10_000
 SCRIPTS = {
@@ -187,6 +190,44 @@ def test_the_first_exchange_tells_run_and_incarnation(store: PrivateValkey) -> N
             assert connection.run_id == store.run_id.encode()
             assert connection.incarnation_key == b"i" * 16
             assert b"run_id:" + connection.run_id in connection.info_text
+
+    asyncio.run(run())
+
+
+def test_every_connection_asks_for_run_and_incarnation_before_anything_else() -> None:
+    """Also the tenth, also with callers that wait to be first."""
+
+    async def eager(connection: RedisConnection, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            with contextlib.suppress(NotConnected):
+                connection.send([(b"EVALSHA", b"0" * 40, 0)])
+            await asyncio.sleep(0)
+
+    async def run() -> None:
+        server = StandIn(info_text=info())
+        async with standing_in(server) as address:
+            secret = replace(address, username="u", password="p")
+            connection = RedisConnection(
+                ConnectionConfig(address=secret, backoff_first_ms=1, inflight_calls_max=8),
+                scripts=SCRIPTS,
+                hashes=HASHES,
+            )
+            connection.open()
+            stop = asyncio.Event()
+            pushing = asyncio.create_task(eager(connection, stop))
+            for made in range(1, 11):
+                await until(lambda made=made: connection.connections_made == made)  # type: ignore[misc]
+                assert connection._pipeline is not None
+                connection._pipeline.abort("the test")
+            stop.set()
+            await pushing
+            await connection.close()
+        assert len(server.connections) >= 10
+        for asked_there in server.connections:
+            assert (
+                asked_there[:5]
+                == [b"AUTH", b"INFO", b"GET", b"SCRIPT", b"SCRIPT"][: len(asked_there)]
+            )
 
     asyncio.run(run())
 

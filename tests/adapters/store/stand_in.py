@@ -1,6 +1,7 @@
 """A stand-in that speaks just enough RESP to be connected to, for what no real server can be made to show."""
 
 import asyncio
+import contextlib
 import hashlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -33,13 +34,21 @@ class StandIn:
         self._info = info_text
         self._settings = GOOD_SETTINGS | (settings or {})
         self._script = script
-        self.asked: list[bytes] = []
+        self._open: dict[asyncio.StreamWriter, asyncio.Task[None] | None] = {}
+        self.connections: list[list[bytes]] = []
+        """What was asked, a list a connection."""
+
+    @property
+    def asked(self) -> list[bytes]:
+        """What was asked, on whichever connection."""
+        return [word for connection in self.connections for word in connection]
 
     def answer(self, words: list[bytes]) -> bytes:
-        self.asked.append(words[0])
         match words[0]:
             case b"INFO":
                 return bulk(self._info)
+            case b"AUTH":
+                return b"+OK\r\n"
             case b"GET":
                 return b"$-1\r\n"
             case b"SCRIPT":
@@ -53,11 +62,22 @@ class StandIn:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         commands = hiredis.Reader()
-        while data := await reader.read(65_536):
-            commands.feed(data)
-            while (command := commands.gets()) is not False:
-                writer.write(self.answer(command))
+        asked: list[bytes] = []
+        self.connections.append(asked)
+        self._open[writer] = asyncio.current_task()
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(65_536):
+                commands.feed(data)
+                while (command := commands.gets()) is not False:
+                    asked.append(command[0])
+                    writer.write(self.answer(command))
         writer.close()
+
+    async def hang_up(self) -> None:
+        """End every connection, and wait until each has ended."""
+        for writer in self._open:
+            writer.close()
+        await asyncio.gather(*(task for task in self._open.values() if task is not None))
 
 
 @asynccontextmanager
@@ -68,6 +88,7 @@ async def standing_in(server: StandIn) -> AsyncIterator[StoreAddress]:
         yield StoreAddress(host="127.0.0.1", port=listening.sockets[0].getsockname()[1])
     finally:
         listening.close()
+        await server.hang_up()
 
 
 def bulk(text: bytes) -> bytes:

@@ -1,11 +1,12 @@
 """The store behind TLS: a real redis-server that wants a certificate of its clients, and every way it may go wrong."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+import uvloop
 from msgspec.structs import replace
 
 from qim.adapters.redis.address import StoreAddress
@@ -55,10 +56,16 @@ async def tried(address: StoreAddress, ready_timeout_ms: int = 10_000) -> object
         await store.close()
 
 
-def test_a_store_behind_tls_serves(server: RedisServer) -> None:
+@pytest.mark.parametrize(
+    "new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"]
+)
+def test_a_store_behind_tls_serves(
+    server: RedisServer, new_loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
     address = StoreAddress.parse(server.address)
     assert address.tls
-    assert isinstance(asyncio.run(tried(address)), message.ShardOpened)
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        assert isinstance(runner.run(tried(address)), message.ShardOpened)
 
 
 def test_a_server_of_another_authority_is_refused_at_once(
