@@ -118,6 +118,7 @@ class Load:
             addresses=self._served.addresses,
             store_path=self._stores / f"{user}-{device}.db",
             device_id=device.encode(),
+            tls=getattr(self._served, "tls", None),
         )
 
     async def _lane(self, client: Client, user: int, lane: int, group: bytes | None) -> None:

@@ -2,16 +2,19 @@
 
     with Cluster(directory) as cluster:           # one of each role, history hot
         cluster.roles("writer")[0].kill()         # processes by role
-        cluster.etcd.pause()                      # servers by name: message_redis, mailbox_redis, kafka, etcd
+        cluster.etcd.pause()                      # servers by name: message_redis, mailbox_redis, kafka, etcd, cassandra
         cluster.addresses                         # where clients connect; cluster.target.secret signs their tokens
 
-QIM_TEST_KAFKA and QIM_TEST_ETCD lend servers that somebody has; then topics and keys get a name of their own there.
+QIM_TEST_KAFKA, QIM_TEST_ETCD and QIM_TEST_CASSANDRA lend servers that somebody has: topics, keys and the keyspace have a
+name of their own there.
 """
 
 import asyncio
 import json
 import os
 import secrets
+import subprocess
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -19,10 +22,13 @@ from typing import Any, Final
 from qim.adapters.kafka.cluster import Cluster as Brokers
 from qim.adapters.kafka.settings import KafkaSettings
 from qim.adapters.kafka.topics import create_missing
+from qim.adapters.tls.dev_chain import DevChain, write_dev_chain
+from qim.client import ClientTls, client_tls_from_environment
 from qim.core.contract.params import DEFAULT
 from qim.core.ports.log import Topic
-from tests.integration.cluster.role_process import RoleProcess
+from tests.integration.cluster.role_process import RoleProcess, without_settings
 from tests.integration.raw_client import Target
+from tests.integration.testbed.cassandra import CassandraNode
 from tests.integration.testbed.etcd import EtcdServer
 from tests.integration.testbed.etcd import given_address as given_etcd
 from tests.integration.testbed.kafka import KafkaBroker, KafkaCluster
@@ -56,7 +62,8 @@ LISTENERS: Final = {
 class Cluster:
     """``counts``: processes a role. ``settings``: QIM_ variables over those of this class, for every process.
 
-    ``brokers``: 3 for a Kafka that outlives one of them.
+    ``brokers``: 3 for a Kafka that outlives one of them. ``tiered``: history moves into Cassandra (add an archiver).
+    ``encrypted``: mTLS between processes, TLS for clients, by a chain of its own.
     """
 
     def __init__(
@@ -66,6 +73,8 @@ class Cluster:
         counts: Mapping[str, int] = ONE_EACH,
         settings: Mapping[str, str] | None = None,
         brokers: int = 1,
+        tiered: bool = False,
+        encrypted: bool = False,
     ) -> None:
         self.directory = directory
         self.name = f"qim-{secrets.token_hex(3)}"
@@ -81,6 +90,19 @@ class Cluster:
         if not self._etcd_address:
             self.etcd = EtcdServer(directory / "etcd")
             self._etcd_address = self.etcd.address
+        self.cassandra: CassandraNode | None = None
+        self._archive = os.environ.get("QIM_TEST_CASSANDRA", "")
+        if tiered and not self._archive:
+            ports = {"port": free_port(), "storage_port": free_port()}
+            self.cassandra = CassandraNode(directory / "cassandra", **ports)
+            self._archive = self.cassandra.address
+        self._tiered = tiered
+        self._chain: DevChain | None = None
+        self.tls: ClientTls | None = None
+        """What clients of this cluster need; None: plaintext."""
+        if encrypted:
+            self._chain = write_dev_chain(directory / "certs", days=1)
+            self.tls = client_tls_from_environment(self._chain.environment["client"])
         self._more = dict(settings or {})
         self.processes: dict[str, RoleProcess] = {}
         for role, count in counts.items():
@@ -108,10 +130,22 @@ class Cluster:
             "QIM_LEASE_TTL_MS": str(LEASE_TTL_MS),
             "QIM_LEASE_RENEW_MS": str(LEASE_RENEW_MS),
             "QIM_LEASE_MARGIN_MS": str(LEASE_MARGIN_MS),
-            "QIM_MESSAGE_STORE_BACKEND": "redis",
+            **self._history(),
             "QIM_AUTH_SECRET": SECRET,
             "QIM_LOG_FORMAT": "json",
             **self._more,
+        }
+
+    def _history(self) -> dict[str, str]:
+        if not self._tiered:
+            return {"QIM_MESSAGE_STORE_BACKEND": "redis"}
+        return {
+            "QIM_MESSAGE_STORE_BACKEND": "tiered",
+            "QIM_SCYLLA_HOSTS": self._archive,
+            "QIM_SCYLLA_KEYSPACE": self.name.replace("-", "_"),
+            "QIM_SCYLLA_DC": "datacenter1",
+            "QIM_SCYLLA_RF": "1",
+            "QIM_SCYLLA_ALLOW_UNSAFE_DEV": "1",
         }
 
     def add(self, role: str, number: int, **more: str) -> RoleProcess:
@@ -122,6 +156,8 @@ class Cluster:
         if role == "gateway":
             own["QIM_GATEWAY_LISTEN"] = f"127.0.0.1:{free_port()}"
         name = f"{role}-{number}"
+        if self._chain is not None:
+            own |= self._chain.environment[role]
         settings = self.settings() | own | more
         process = RoleProcess(name, role, self.directory / name, settings)
         self.processes[name] = process
@@ -170,7 +206,9 @@ class Cluster:
         self.start_processes(self.processes.values())
 
     def start_servers(self) -> None:
-        """Redis, Kafka, etcd; and the topics."""
+        """Redis, Kafka, etcd, Cassandra; then the topics and the archive's tables."""
+        if self.cassandra is not None:
+            self.cassandra.process.launch()
         for broker in self.kafka:
             broker.format()
         for broker in self.kafka:
@@ -184,6 +222,11 @@ class Cluster:
         for broker in self.kafka:
             broker.process.wait_ready()
         asyncio.run(make_topics(self.kafka_settings()))
+        if self.cassandra is not None:
+            self.cassandra.process.wait_ready()
+        if self._tiered:
+            command = [*without_settings(self._history()), sys.executable, "-m", "qim"]
+            subprocess.run([*command, "archive", "schema", "create"], check=True)
 
     def start_processes(self, processes: Iterable[RoleProcess]) -> None:
         """All at once: none waits for another."""
@@ -201,6 +244,8 @@ class Cluster:
         for server in servers:
             if server is not None:
                 server.kill()
+        if self.cassandra is not None:
+            self.cassandra.process.kill()
 
     def kafka_settings(self) -> KafkaSettings:
         """As a process has them."""
