@@ -15,12 +15,8 @@ Unknown of an Acquire or RaiseEpoch: asked again, since each grant is a fresh ep
 """
 
 from collections.abc import Sequence
-from enum import IntEnum
-from typing import Final, assert_never
+from typing import assert_never
 
-from msgspec import Struct
-
-from qim.core.contract.params import DEFAULT
 from qim.core.contract.routing import rendezvous
 from qim.core.lease_pending import (
     AcquireSent,
@@ -29,6 +25,14 @@ from qim.core.lease_pending import (
     RaiseSent,
     ReleaseSent,
     RenewSent,
+)
+from qim.core.lease_vocabulary import (
+    WISHES_MAX,
+    Lease,
+    LeaseConfig,
+    LeaseEffect,
+    LeaseEvent,
+    LeaseState,
 )
 from qim.core.machine import Choose, Ms
 from qim.core.ports.completion import Failed, Unknown
@@ -40,6 +44,7 @@ from qim.core.ports.registry import (
     Denied,
     EpochRaised,
     Granted,
+    LeaseFreed,
     Peers,
     RaiseEpoch,
     Release,
@@ -50,66 +55,7 @@ from qim.core.ports.registry import (
     Role,
 )
 
-WISHES_MAX: Final = 65_536
-
-
-class LeaseConfig(Struct, frozen=True, kw_only=True):
-    """What one process may hold.
-
-    ``roles``: (role, how many resources it has), shared by rendezvous; ``pinned``: wished by this process alone, such as
-    its writer instance number. Times in ms; renew_ms < ttl_ms - margin_ms.
-    """
-
-    owner: str
-    address: str
-    roles: tuple[tuple[Role, int], ...] = ()
-    pinned: tuple[Resource, ...] = ()
-    ttl_ms: Ms = DEFAULT.lease_ttl_ms
-    renew_ms: Ms = DEFAULT.lease_renew_ms
-    margin_ms: Ms = DEFAULT.lease_margin_ms
-    retry_ms: Ms = 500
-    acquires_inflight_max: int = 64
-
-
-LeaseEvent = (
-    Started
-    | DrainRequested
-    | FreshEpochWanted
-    | Granted
-    | Denied
-    | Renewed
-    | Released
-    | EpochRaised
-    | Peers
-    | Failed
-    | Unknown
-)
-LeaseEffect = (
-    Acquire | Renew | Release | RaiseEpoch | Announce | LeaseHeld | LeaseGone | Count | Gauge
-)
-
-
-class LeaseState(IntEnum):
-    """Where one resource stands with us."""
-
-    FREE = 0
-    RAISING = 1
-    ACQUIRING = 2
-    HELD = 3
-
-
-class Lease(Struct, kw_only=True):
-    """One resource of interest. ``told``: the local machine believes it holds it (LeaseHeld without LeaseGone)."""
-
-    resource: Resource
-    state: LeaseState = LeaseState.FREE
-    epoch: int = 0
-    sent: Ms = 0
-    valid_until: Ms = 0
-    retry_at: Ms = 0
-    above: int = 0
-    wished: bool = False
-    told: bool = False
+__all__ = ["LeaseConfig", "LeaseEffect", "LeaseEvent", "LeaseKeeper", "LeaseState"]
 
 
 class LeaseKeeper:
@@ -146,6 +92,8 @@ class LeaseKeeper:
                     self._on_answer(event, out)
                 case FreshEpochWanted():
                     self._on_fresh_epoch_wanted(event, out)
+                case LeaseFreed():
+                    self._on_freed(event)
                 case Failed() | Unknown():
                     self._on_no_answer(event, out)
                 case Started():
@@ -187,9 +135,9 @@ class LeaseKeeper:
         assert not (self._draining and held), "a drained keeper holds nothing"
 
     def idle(self) -> bool:
-        """Nothing in flight that a graceful stop should wait for: no lease, no release."""
-        return not any(lease.told for lease in self.leases.values()) and not any(
-            isinstance(sent, ReleaseSent) for sent in self.pending.values()
+        """Nothing in flight that a graceful stop should wait for: no lease, no grant to come, nothing to give back."""
+        return not any(lease.told for lease in self.leases.values()) and all(
+            isinstance(sent, RenewSent | RaiseSent) for sent in self.pending.values()
         )
 
     def gauges(self, now: Ms) -> list[Gauge]:
@@ -245,10 +193,8 @@ class LeaseKeeper:
             case Renewed(), RenewSent():
                 self._on_renewed(event, sent, out)
             case EpochRaised(), RaiseSent():
-                lease = self.leases[sent.resource]
-                lease.above = 0 if lease.above <= sent.above else lease.above
-                self._next_epoch_step(lease, out)
-            case Peers(), AnnounceSent():
+                self._on_raised(sent, out)
+            case Peers(), AnnounceSent() | None:
                 self._on_peers(event, out)
             case Released(), ReleaseSent():
                 pass
@@ -257,12 +203,24 @@ class LeaseKeeper:
             case _:
                 raise AssertionError(f"{event} answers {sent}")
 
+    def _on_raised(self, sent: RaiseSent, out: list[LeaseEffect]) -> None:
+        lease = self.leases[sent.resource]
+        lease.above = 0 if lease.above <= sent.above else lease.above
+        if lease.wished:
+            self._next_epoch_step(lease, out)
+        else:
+            self._gone(lease, out)
+
     def _on_granted(self, event: Granted, sent: AcquireSent, out: list[LeaseEffect]) -> None:
         self._acquiring -= 1
         lease = self.leases[sent.resource]
+        if event.epoch <= lease.epoch:
+            # Set back, from a backup: it must not give out again what fences and barriers have seen.
+            lease.above = max(lease.above, lease.epoch)
+            out.append(Count(name="lease_registry_set_back", label=sent.resource.role))
         lease.epoch = event.epoch
         lease.valid_until = sent.sent + self.config.ttl_ms - self.config.margin_ms
-        if self._draining or not lease.wished:
+        if not lease.wished:
             self._gone(lease, out)
             self._release((lease,), out)
             return
@@ -310,13 +268,21 @@ class LeaseKeeper:
             else:
                 lease.valid_until = sent.sent + self.config.ttl_ms - self.config.margin_ms
 
+    def _on_freed(self, event: LeaseFreed) -> None:
+        """What we were denied is free: no need to wait out what was told then."""
+        lease = self.leases.get(event.resource)
+        if lease is not None and lease.wished and lease.state is LeaseState.FREE:
+            lease.retry_at = min(lease.retry_at, self._now)
+
     def _on_peers(self, event: Peers, out: list[LeaseEffect]) -> None:
-        self._peers[event.role] = event.owners
         owners = (
             event.owners
             if self.config.owner in event.owners
             else (*event.owners, self.config.owner)
         )
+        if self._draining or self._peers.get(event.role) == owners:
+            return
+        self._peers[event.role] = owners
         unwished: list[Lease] = []
         for role, count in self.config.roles:
             if role is not event.role:
@@ -331,13 +297,10 @@ class LeaseKeeper:
                             resource=resource, wished=True, retry_at=self._now
                         )
                     continue
-                if lease.wished and not wished and lease.state is LeaseState.HELD:
+                if lease.wished and not wished and lease.told:
                     unwished.append(lease)
                 lease.wished = wished
-        if unwished:
-            for lease in unwished:
-                self._gone(lease, out)
-            self._release(unwished, out)
+        self._give_back(unwished, out)
 
     def _on_fresh_epoch_wanted(self, event: FreshEpochWanted, out: list[LeaseEffect]) -> None:
         lease = self.leases.get(event.resource)
@@ -351,12 +314,14 @@ class LeaseKeeper:
 
     def _on_no_answer(self, event: Failed | Unknown, out: list[LeaseEffect]) -> None:
         match self.pending.pop(event.op, None):
-            case AcquireSent(resource=resource):
+            case AcquireSent(resource=resource) as sent:
                 self._acquiring -= 1
                 lease = self.leases[resource]
-                if self._draining or not lease.wished:
+                if not lease.wished:
                     self._gone(lease, out)
-                    # An Unknown grant may stand: give back what we may hold, under any epoch of ours.
+                    if isinstance(event, Unknown) and not sent.only_to_release:
+                        # It may stand under an epoch we were not told; a fresh one can be named in a Release.
+                        self._ask(lease, out, only_to_release=True)
                     return
                 lease.state = LeaseState.FREE
                 lease.retry_at = self._now + self._jitter("lease.acquire", lease)
@@ -373,13 +338,17 @@ class LeaseKeeper:
                 pass  # it runs out by itself
 
     def _on_drain(self, out: list[LeaseEffect]) -> None:
+        """Give back every lease and withdraw the announcements, so that the others need not wait for them to end."""
+        if self._draining:
+            return
         self._draining = True
-        held = [lease for lease in self.leases.values() if lease.state is LeaseState.HELD]
+        told = [lease for lease in self.leases.values() if lease.told]
         for lease in self.leases.values():
             lease.wished = False
-            self._gone(lease, out)
-        if held:
-            self._release(held, out)
+        self._give_back(told, out)
+        if self._running:
+            for role, _ in self.config.roles:
+                self._say(role, 0, out)
 
     # ------------------------------------------------------------ what is due
 
@@ -403,15 +372,18 @@ class LeaseKeeper:
         for role, _ in self.config.roles:
             if role in asked:
                 continue
-            out.append(
-                Announce(
-                    op=self._send(AnnounceSent(role=role)),
-                    role=role,
-                    owner=self.config.owner,
-                    address=self.config.address,
-                    ttl_ms=self.config.ttl_ms,
-                )
+            self._say(role, self.config.ttl_ms, out)
+
+    def _say(self, role: Role, ttl_ms: Ms, out: list[LeaseEffect]) -> None:
+        out.append(
+            Announce(
+                op=self._send(AnnounceSent(role=role)),
+                role=role,
+                owner=self.config.owner,
+                address=self.config.address,
+                ttl_ms=ttl_ms,
             )
+        )
 
     def _renew(self, out: list[LeaseEffect]) -> None:
         if self._renewing or self._now < self._renew_at:
@@ -454,11 +426,15 @@ class LeaseKeeper:
             lease.state = LeaseState.FREE
             lease.retry_at = self._now
             return
+        self._ask(lease, out)
+
+    def _ask(self, lease: Lease, out: list[LeaseEffect], *, only_to_release: bool = False) -> None:
         lease.state = LeaseState.ACQUIRING
         self._acquiring += 1
+        sent = AcquireSent(resource=lease.resource, sent=self._now, only_to_release=only_to_release)
         out.append(
             Acquire(
-                op=self._send(AcquireSent(resource=lease.resource, sent=self._now)),
+                op=self._send(sent),
                 resource=lease.resource,
                 owner=self.config.owner,
                 address=self.config.address,
@@ -473,6 +449,16 @@ class LeaseKeeper:
         if lease.told:
             lease.told = False
             out.append(LeaseGone(resource=lease.resource))
+
+    def _give_back(self, leases: Sequence[Lease], out: list[LeaseEffect]) -> None:
+        """Also where a fresh epoch is being asked for: until it is granted, the one we were told stands."""
+        for lease in leases:
+            waiting = lease.state
+            self._gone(lease, out)
+            if waiting is not LeaseState.HELD:
+                lease.state = waiting
+        if leases:
+            self._release(leases, out)
 
     def _release(self, leases: Sequence[Lease], out: list[LeaseEffect]) -> None:
         held = tuple((lease.resource, lease.epoch) for lease in leases)

@@ -11,6 +11,8 @@ class AcquireSent(Struct, frozen=True, kw_only=True, gc=False):
 
     resource: Resource
     sent: Ms
+    only_to_release: bool = False
+    """An unanswered one may have been granted though nobody wants it any more: asked again to give that back."""
 
 
 class RaiseSent(Struct, frozen=True, kw_only=True, gc=False):

@@ -141,7 +141,7 @@ class BarrierRegistered(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Announce(Struct, frozen=True, kw_only=True, gc=False):
-    """Say that an instance of a role lives (TTL), and learn who else does. Answers: Peers, Failed, Unknown."""
+    """Say that an instance of a role lives (TTL; 0: it goes), and learn who else does. Answers: Peers, Failed, Unknown."""
 
     op: int
     role: Role
@@ -151,11 +151,17 @@ class Announce(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Peers(Struct, frozen=True, kw_only=True, gc=False):
-    """Live instances of the role, sorted by name."""
+    """Live instances of the role, sorted by name. ``op`` 0: the registry noticed that somebody came or went."""
 
     op: int
     role: Role
     owners: tuple[str, ...]
+
+
+class LeaseFreed(Struct, frozen=True, kw_only=True, gc=False):
+    """The registry noticed that nobody holds it any more. A hint: it may come late, twice or never."""
+
+    resource: Resource
 
 
 RegistryRequest = Acquire | Renew | Release | RaiseEpoch | ReadLease | RegisterBarrier | Announce

@@ -15,6 +15,7 @@ from qim.core.ports.registry import (
     Denied,
     EpochRaised,
     Granted,
+    LeaseFreed,
     Peers,
     RaiseEpoch,
     Release,
@@ -223,13 +224,22 @@ def test_a_new_peer_takes_its_share_over_gracefully() -> None:
     assert not only(lease_keeper.step(3_002, [Released(op=release.op)]), Acquire)
 
 
+def withdrawn(lease_keeper: LeaseKeeper, effects: Sequence[LeaseEffect], now: int) -> None:
+    """The registry answers the withdrawal of an announcement."""
+    (announce,) = only(effects, Announce)
+    assert announce.ttl_ms == 0
+    peers = Peers(op=announce.op, role=Role.WRITER, owners=("writer-2",))
+    assert not lease_keeper.step(now, [peers])
+
+
 def test_drain_gives_everything_back_and_takes_nothing() -> None:
     lease_keeper = held()
     effects = lease_keeper.step(10, [DrainRequested()])
     (release,) = only(effects, Release)
     assert len(release.leases) == 2
+    withdrawn(lease_keeper, effects, 11)
     assert not lease_keeper.idle()
-    assert not lease_keeper.step(20_000, [Released(op=release.op)])
+    assert not lease_keeper.step(20_000, [Released(op=release.op), DrainRequested()])
     assert lease_keeper.idle()
     assert only(lease_keeper.step(20_001, [FreshEpochWanted(resource=FIRST)]), LeaseGone)
 
@@ -237,12 +247,118 @@ def test_drain_gives_everything_back_and_takes_nothing() -> None:
 def test_a_grant_while_draining_is_given_back() -> None:
     lease_keeper = keeper()
     (first, second) = only(start(lease_keeper), Acquire)
-    lease_keeper.step(1, [DrainRequested(), Failed(op=second.op, why=FailReason.CANCELLED)])
+    effects = lease_keeper.step(
+        1, [DrainRequested(), Failed(op=second.op, why=FailReason.CANCELLED)]
+    )
+    withdrawn(lease_keeper, effects, 1)
+    assert not lease_keeper.idle(), "a grant may come"
     effects = lease_keeper.step(2, [grant(first, 9)])
     assert not only(effects, LeaseHeld)
     assert only(effects, Release)[0].leases == ((FIRST, 9),)
     lease_keeper.step(3, [Failed(op=only(effects, Release)[0].op, why=FailReason.UNREACHABLE)])
     assert lease_keeper.idle()
+
+
+def test_what_may_have_been_granted_while_draining_is_given_back() -> None:
+    """The epoch of an unanswered grant is not known, that of a fresh one is."""
+    lease_keeper = keeper()
+    (first, second) = only(start(lease_keeper), Acquire)
+    withdrawn(lease_keeper, lease_keeper.step(1, [DrainRequested()]), 1)
+    effects = lease_keeper.step(2, [Unknown(op=first.op), Unknown(op=second.op)])
+    (again, other) = only(effects, Acquire)
+    assert (again.resource, again.owner) == (FIRST, "writer-1")
+    denied = Denied(op=other.op, resource=other.resource, owner="writer-2", remaining_ms=5_000)
+    effects = lease_keeper.step(3, [grant(again, 12), denied])
+    assert not only(effects, LeaseHeld)
+    (release,) = only(effects, Release)
+    assert release.leases == ((FIRST, 12),)
+    assert not lease_keeper.step(4, [Released(op=release.op)])
+    assert lease_keeper.idle()
+
+
+def test_a_second_unknown_while_draining_is_left_to_run_out() -> None:
+    lease_keeper = keeper()
+    acquires = only(start(lease_keeper), Acquire)
+    withdrawn(lease_keeper, lease_keeper.step(1, [DrainRequested()]), 1)
+    effects = lease_keeper.step(2, [Unknown(op=acquire.op) for acquire in acquires])
+    assert not lease_keeper.step(3, [Unknown(op=again.op) for again in only(effects, Acquire)])
+    assert lease_keeper.idle()
+
+
+def test_drain_while_a_fresh_epoch_is_asked_for_gives_both_back() -> None:
+    lease_keeper = held()
+    (again,) = only(lease_keeper.step(5, [FreshEpochWanted(resource=FIRST)]), Acquire)
+    effects = lease_keeper.step(10, [DrainRequested()])
+    (release,) = only(effects, Release)
+    assert (FIRST, 7) in release.leases, "until the fresh one is granted the old one stands"
+    assert len(only(effects, LeaseGone)) == 2
+    (release,) = only(lease_keeper.step(11, [grant(again, 8)]), Release)
+    assert release.leases == ((FIRST, 8),)
+
+
+def test_no_longer_wished_while_a_higher_epoch_is_raised_is_given_back() -> None:
+    lease_keeper = held()
+    (raised,) = only(lease_keeper.step(5, [FreshEpochWanted(resource=FIRST, above=30)]), RaiseEpoch)
+    names = tuple(f"writer-{number}" for number in range(2, 40))
+    effects = lease_keeper.step(6, [Peers(op=0, role=Role.WRITER, owners=names)])
+    assert (FIRST, 7) in only(effects, Release)[0].leases
+    assert LeaseGone(resource=FIRST) in effects
+    assert not lease_keeper.step(7, [EpochRaised(op=raised.op)])
+    assert lease_keeper.leases[FIRST].state is LeaseState.FREE
+
+
+def test_a_lease_given_back_to_another_is_not_asked_for_again() -> None:
+    """Two that hear of each other at different times hand over once, to and fro never."""
+    lease_keeper = held()
+    other = tuple(f"writer-{number}" for number in range(2, 40))
+    effects = lease_keeper.step(6, [Peers(op=0, role=Role.WRITER, owners=other)])
+    assert only(effects, Release)
+    for now in range(7, 3_000, 100):
+        events: list[LeaseEvent] = [
+            LeaseFreed(resource=FIRST),
+            Peers(op=0, role=Role.WRITER, owners=other),
+        ]
+        effects = lease_keeper.step(now, events)
+        assert not only(effects, Acquire) and not only(effects, Release)
+
+
+def test_peers_that_the_registry_noticed_are_heard_at_once() -> None:
+    lease_keeper = keeper(
+        LeaseConfig(owner="writer-1", address="writer-1", roles=((Role.WRITER, 16),))
+    )
+    (announce,) = only(lease_keeper.step(0, [Started(address="writer-1", wall=0)]), Announce)
+    both = Peers(op=announce.op, role=Role.WRITER, owners=("writer-1", "writer-2"))
+    ours = only(lease_keeper.step(0, [both]), Acquire)
+    assert 0 < len(ours) < 16
+    alone = Peers(op=0, role=Role.WRITER, owners=("writer-1",))
+    taken = only(lease_keeper.step(500, [alone]), Acquire)
+    assert len(ours) + len(taken) == 16
+    assert not lease_keeper.step(501, [alone]), "nothing new"
+
+
+def test_a_freed_lease_is_asked_for_without_waiting() -> None:
+    lease_keeper = keeper()
+    (first, second) = only(start(lease_keeper), Acquire)
+    denied = Denied(op=first.op, resource=FIRST, owner="writer-2", remaining_ms=9_000)
+    assert not lease_keeper.step(10, [denied, LeaseFreed(resource=second.resource)])
+    (again,) = only(lease_keeper.step(500, [LeaseFreed(resource=FIRST)]), Acquire)
+    assert again.resource == FIRST
+    stranger = Resource(role=Role.MAILBOX, number=3)
+    assert not lease_keeper.step(501, [LeaseFreed(resource=stranger)])
+
+
+def test_a_registry_that_was_set_back_is_raised_above_what_it_gave_before() -> None:
+    lease_keeper = held(epoch=70)
+    (renew,) = only(lease_keeper.step(3_000, []), Renew)
+    effects = lease_keeper.step(3_001, [Renewed(op=renew.op, lost=(FIRST,))])
+    (again,) = only(effects, Acquire)
+    effects = lease_keeper.step(3_002, [grant(again, 5)])
+    assert not only(effects, LeaseHeld), "an epoch that was used before"
+    (raised,) = only(effects, RaiseEpoch)
+    assert raised.above == 70
+    (again,) = only(lease_keeper.step(3_003, [EpochRaised(op=raised.op)]), Acquire)
+    (told,) = only(lease_keeper.step(3_004, [grant(again, 71)]), LeaseHeld)
+    assert told.epoch == 71
 
 
 def test_pinned_resources_need_no_peers() -> None:
