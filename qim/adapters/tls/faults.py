@@ -51,7 +51,7 @@ def handshake_fault(error: BaseException) -> tuple[str, str]:
             return known[0], f"{known[1]} ({detail})"
         return "certificate", f"its certificate is refused: {detail}"
     if isinstance(error, ssl.SSLError):
-        reason = error.reason or "unknown"
+        reason = getattr(error, "reason", None) or "unknown"  # only OpenSSL's own have one
         known = _REASON.get(reason)
         return known if known is not None else ("tls", f"TLS failed: {reason.lower()}")
     if isinstance(error, TimeoutError) and not error.errno:
