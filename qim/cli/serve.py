@@ -3,11 +3,14 @@
 import argparse
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
 
 from qim.cli.command import Subparsers, add_command
 from qim.cli.exit_codes import Exit
 
+CLIENTS = ("aetcd", "aiokafka", "cassandra", "cryptography")
+"""What the extra `cluster` brings: said at once where it is missing, not when the first server is spoken to."""
 ROLES = ("gateway", "writer", "fanout", "mailbox", "session", "archiver", "auditor")
 EXAMPLES = """\
   qim serve writer --config /etc/qim.toml
@@ -48,6 +51,8 @@ def _run(args: argparse.Namespace) -> int:
 
     role = ServiceRole(args.role)
     try:
+        for client in CLIENTS:
+            import_module(client)
         reading = read_settings(os.environ, args.config)
         settings = reading.require()
         require(settings, role)

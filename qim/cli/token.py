@@ -1,6 +1,7 @@
-"""`qim token`: an access token, signed with an embedded server's secret. The only command that prints one."""
+"""`qim token`: an access token, signed with the secret of an embedded server or of a cluster. The only command that prints one."""
 
 import argparse
+import os
 import time
 from pathlib import Path
 
@@ -13,10 +14,12 @@ from qim.core.contract.ids import DEFAULT_TENANT_ID
 from qim.core.contract.params import HOUR_MS
 from qim.core.contract.tokens import AccessToken, sign_token
 
+CLUSTER_VARIABLES = ("QIM_AUTH_SECRET", "QIM_CONFIG")
 DEFAULT_TTL_HOURS = 24.0
 EXAMPLES = """\
   qim token --data .qim/data --user 7
   QIM_TOKEN=$(qim token --data .qim/data --user 7 --ttl-hours 1) qim pull --server 127.0.0.1:7000
+  QIM_AUTH_SECRET=… qim token --user 7             # of a cluster; or --config FILE, as `qim serve` reads it
 """
 
 
@@ -26,12 +29,18 @@ def add_parser(subparsers: Subparsers) -> None:
         subparsers,
         "token",
         _run,
-        summary="sign an access token with the secret of a data directory",
+        summary="sign an access token with the secret of a data directory or a cluster",
         examples=EXAMPLES,
         more="\nWhoever has it is that user until it ends: keep it out of logs and process lists ($QIM_TOKEN).",
     )
     parser.add_argument(
         "--data", type=Path, metavar="DIR", help="data directory (default: $QIM_DATA or .qim/data)"
+    )
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="a cluster's configuration: its auth_secret signs (without --data, QIM_AUTH_SECRET or QIM_CONFIG do so too)",
     )
     parser.add_argument(
         "--user", type=user_id, required=True, metavar="ID", help="whom it speaks for"
@@ -61,7 +70,7 @@ def _run(args: argparse.Namespace) -> int:
         expires_at=expires_at,
     )
     try:
-        token = sign_token(claims, secret_of(args.data or default_data()))
+        token = sign_token(claims, _secret(args))
     except ValueError as error:
         raise UsageError(str(error)) from None
     if args.json:
@@ -69,3 +78,17 @@ def _run(args: argparse.Namespace) -> int:
     else:
         print(token)
     return int(Exit.DONE)
+
+
+def _secret(args: argparse.Namespace) -> bytes:
+    """Of the named data directory; else of the cluster that file or environment tell of; else of the default directory."""
+    told = args.config is not None or any(os.environ.get(name) for name in CLUSTER_VARIABLES)
+    if args.data is not None or not told:
+        return secret_of(args.data or default_data())
+    from qim.adapters.start_refused import StartRefused
+    from qim.services.settings import read_settings
+
+    try:
+        return read_settings(os.environ, args.config).require().secret()
+    except StartRefused as error:
+        raise UsageError(str(error)) from None
