@@ -76,9 +76,12 @@ class Cluster:
         """Topics that were seen with another id than before."""
 
     async def start(self) -> None:
-        """The first view. Raises BrokerGone when no broker answers."""
-        if not await self.refresh():
-            raise BrokerGone("no broker answers", sent=False)
+        """The first view. Raises BrokerGone when no broker answers within start_ms."""
+        deadline = self._loop.time() + self._settings.start_ms / 1000
+        while not await self.refresh():
+            if self._loop.time() > deadline:
+                raise BrokerGone("no broker answers", sent=False)
+            await asyncio.sleep(self._settings.backoff_ms / 1000)
         self._task = self._loop.create_task(self._keep_fresh())
 
     async def close(self) -> None:

@@ -120,6 +120,18 @@ class KafkaLog:
         yield "kafka_metadata_failed", "", self._cluster.refreshes_failed
 
 
+async def check_topics(settings: KafkaSettings, loop: AbstractEventLoop) -> None:
+    """The start-up checks alone; nothing is written. Raises StartRefused."""
+    cluster = Cluster(settings, loop, [settings.name_of(topic) for topic in Topic])
+    try:
+        await cluster.start()
+        await check_all(settings, cluster)
+    except BrokerGone as gone:
+        raise unreachable(settings, gone) from gone
+    finally:
+        await cluster.close()
+
+
 def _have_read(fetch: Fetch, answer: Answer, result: Span | Outside | FailReason) -> None:
     match result:
         case Span():

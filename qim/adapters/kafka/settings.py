@@ -44,6 +44,8 @@ class KafkaSettings(Struct, frozen=True, kw_only=True):
     sasl_username: str = ""
     sasl_password: str = ""
 
+    start_ms: int = 15_000
+    """So long a start waits for the first broker that answers."""
     connect_ms: int = 4_000
     ask_ms: int = 4_000
     """Metadata, offsets, producer ids: small questions."""

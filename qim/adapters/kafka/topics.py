@@ -1,11 +1,12 @@
 """The topics as the start-up checks want them (checks.py): one place for the names and values of their configuration."""
 
+from asyncio import AbstractEventLoop
 from typing import Final
 
 from aiokafka.protocol.admin import CreateTopicsRequest
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from qim.adapters.kafka.cluster import Cluster
+from qim.adapters.kafka.cluster import BrokerGone, Cluster
 from qim.adapters.kafka.settings import BODY_MARGIN_BYTES, MIB, KafkaSettings
 from qim.core.ports.log import Topic
 
@@ -61,9 +62,24 @@ def wanted_config(settings: KafkaSettings, topic: Topic, *, copies: int) -> dict
     return {**common, "cleanup.policy": "delete"}
 
 
-async def create_missing(settings: KafkaSettings, cluster: Cluster) -> list[Created]:
+async def create_topics(settings: KafkaSettings, loop: AbstractEventLoop) -> list[Created]:
     """Make those that are not there; what is there is left alone. Raises BrokerGone."""
-    await cluster.refresh()
+    # A controller answers when the topic is made, which takes longer than a question.
+    cluster = Cluster(
+        structs.replace(settings, ask_ms=CREATE_MS + settings.ask_ms),
+        loop,
+        [settings.name_of(topic) for topic in Topic],
+    )
+    try:
+        return await create_missing(settings, cluster)
+    finally:
+        await cluster.close()
+
+
+async def create_missing(settings: KafkaSettings, cluster: Cluster) -> list[Created]:
+    """The same over a cluster that is patient enough. Raises BrokerGone."""
+    if not await cluster.refresh():
+        raise BrokerGone("no broker answers", sent=False)
     copies = min(COPIES, max(1, len(cluster.broker_ids())))
     found: list[Created] = []
     for topic in Topic:

@@ -12,6 +12,7 @@ from aiokafka.protocol.admin import (
     DeleteRecordsRequest,
     DeleteTopicsRequest,
 )
+from msgspec import structs
 
 from qim.adapters.kafka.cluster import Cluster, Lane
 from qim.adapters.kafka.log import KafkaLog
@@ -51,7 +52,8 @@ class Admin:
     def __init__(self, settings: KafkaSettings, loop: asyncio.AbstractEventLoop) -> None:
         self.settings = settings
         names = [settings.name_of(topic) for topic in Topic]
-        self.cluster = Cluster(settings, loop, names)
+        patient = structs.replace(settings, ask_ms=30_000, connect_ms=10_000)
+        self.cluster = Cluster(patient, loop, names)
 
     async def create(self) -> None:
         """All three, once every broker knows its leaders."""
