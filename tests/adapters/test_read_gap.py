@@ -9,7 +9,9 @@ import uvloop
 from qim.adapters.tcp.read_gap import ReadGap
 
 
-@pytest.mark.parametrize("factory", [asyncio.new_event_loop, uvloop.new_event_loop])
+@pytest.mark.parametrize(
+    "factory", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"]
+)
 def test_a_busy_turn_is_one_gap(factory: object) -> None:
     seen: list[tuple[str, float, str]] = []
 
