@@ -65,13 +65,15 @@ class Ports(Struct, kw_only=True):
 class Deployment(Struct, frozen=True, kw_only=True):
     """What machines are told beside the contract's parameters.
 
-    ``secrets``: the first signs tokens and cursors, all of them verify tokens. ``instance``: the writer's number.
+    ``secrets``: the first signs tokens and cursors, all of them verify tokens. ``instance``: the writer's number, under the
+    epoch it was leased with (message ids hold both, and may be made before the keeper has taken the lease anew).
     """
 
     parameters: Parameters
     retention: RetentionPolicy = RetentionPolicy()
     secrets: tuple[bytes, ...] = ()
     instance: int = 0
+    instance_epoch: int = 1
 
     @property
     def tiered(self) -> bool:
@@ -283,6 +285,7 @@ def _writer(deployment: Deployment) -> Writer:
     parameters = deployment.parameters
     config = WriterConfig(
         instance=deployment.instance,
+        instance_epoch=deployment.instance_epoch,
         outbox_partition_count=parameters.outbox_partition_count,
         not_after_max_ms=parameters.not_after_ms + parameters.not_after_slack_ms,
         clock_ahead_max_ms=parameters.clock_ahead_max_ms,

@@ -181,13 +181,13 @@ class ServeProcess:
 
     async def _numbered(self, opened: Opened, deployment: Deployment, address: str) -> Deployment:
         """The writer's instance number: its own wish, or the lowest that nobody holds (seed: QIM_WRITER_ID)."""
-        number, _ = await opened.registry.lease_instance_number(
+        number, epoch = await opened.registry.lease_instance_number(
             self._owner,
             address,
             deployment.parameters.lease_ttl_ms,
             number=self._settings.writer_id,
         )
-        return replace(deployment, instance=number)
+        return replace(deployment, instance=number, instance_epoch=epoch)
 
     async def _internal_address(self, ending: contextlib.AsyncExitStack) -> str:
         """host:port at which other processes reach this one; roles nobody asks go by their owner's name."""
