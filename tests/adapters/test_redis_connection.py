@@ -145,6 +145,20 @@ def test_limits_refuse_without_sending(store: PrivateValkey) -> None:
     asyncio.run(run())
 
 
+def test_bytes_of_one_turn_count_against_their_limit(store: PrivateValkey) -> None:
+    async def run() -> None:
+        async with opened(store.socket_path, buffered_bytes_max=10_000) as connection:
+            first = connection.send([(b"ECHO", b"x" * 20_000)])[0]
+            assert connection.buffered_bytes > 20_000
+            with pytest.raises(TooManyInFlight, match="bytes wait"):
+                connection.send([(b"ECHO", b"y")])
+            assert await first == b"x" * 20_000
+            assert connection.buffered_bytes == 0
+            assert await connection.call(b"ECHO", b"y") == b"y"
+
+    asyncio.run(run())
+
+
 def test_cancelled_callers_never_shift_a_reply(store: PrivateValkey) -> None:
     chance = random.Random(5)
 
@@ -463,6 +477,14 @@ def test_no_server_is_said_in_time_and_its_coming_is_noticed(
             await connection.call(b"PING")
 
     asyncio.run(run())
+
+
+def test_the_pause_between_attempts_grows_to_its_bound() -> None:
+    connection = made(Path("nowhere"), backoff_first_ms=10, backoff_max_ms=1_000)
+    for failures, most in ((1, 0.01), (2, 0.02), (5, 0.16), (8, 1.0), (10_000, 1.0)):
+        pauses = [connection._backoff_s(failures) for _ in range(50)]
+        assert most / 2 <= min(pauses) <= max(pauses) <= most
+        assert len(set(pauses)) > 1, "many processes must not come back at one moment"
 
 
 def test_a_callback_that_raises_is_heard_of(tmp_path: Path) -> None:

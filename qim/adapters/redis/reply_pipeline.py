@@ -29,6 +29,7 @@ class ReplyPipeline(asyncio.Protocol):
         self._pending: deque[asyncio.Future[Outcome]] = deque()
         self._unwritten: list[bytes] = []
         self._unwritten_calls = 0
+        self._unwritten_bytes = 0
         self._flush_due = False
         self._sent = 0
         self._answered = 0
@@ -53,8 +54,9 @@ class ReplyPipeline(asyncio.Protocol):
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes of earlier turns that the socket has not taken yet."""
-        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+        """Bytes that the socket has not taken yet, those of this turn of the loop included."""
+        written = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return written + self._unwritten_bytes
 
     def send(self, packed: Sequence[bytes]) -> list[asyncio.Future[Outcome]]:
         """A future for each call, always resolved with a value, never with an exception."""
@@ -63,6 +65,7 @@ class ReplyPipeline(asyncio.Protocol):
         self._pending.extend(futures)
         self._unwritten.extend(packed)
         self._unwritten_calls += len(futures)
+        self._unwritten_bytes += sum(map(len, packed))
         if not self._flush_due:
             self._flush_due = True
             self._loop.call_soon(self._flush)
@@ -82,6 +85,7 @@ class ReplyPipeline(asyncio.Protocol):
         self._unwritten.clear()
         self._sent += self._unwritten_calls
         self._unwritten_calls = 0
+        self._unwritten_bytes = 0
         self._forget_answered_writes()
         self._writes.append((self._sent, self._loop.time()))
         self._transport.write(data)
@@ -136,6 +140,7 @@ class ReplyPipeline(asyncio.Protocol):
         self._pending.clear()
         self._unwritten.clear()
         self._unwritten_calls = 0
+        self._unwritten_bytes = 0
         self._writes.clear()
         if not self.lost.done():
             self.lost.set_result(why)
