@@ -5,6 +5,7 @@ What is real: the assemblies, their leases, and the messages between them, over 
 
 import asyncio
 import json
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,12 @@ class SharedRegistry:
             stored = self.numbers.setdefault(name, given)
             if stored != given:
                 raise StartRefused("shared", name, got=given, expected=stored, command="-")
+
+    async def check_clock(self, wall_ms: int, ahead_max_ms: int) -> int | None:
+        return None
+
+    def watch(self, tell: Callable[[Any], None]) -> None:
+        """Nothing is noticed here: announcements tell it later."""
 
     async def lease_instance_number(
         self, owner: str, address: str, ttl_ms: int, *, number: int | None = None

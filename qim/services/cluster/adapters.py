@@ -4,7 +4,6 @@ They are imported here and as late as possible: `qim up` and the client commands
 """
 
 import asyncio
-import ssl
 from asyncio import AbstractEventLoop
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
@@ -21,9 +20,9 @@ from qim.adapters.rpc import ProcessRole
 from qim.adapters.rpc.wiring import RpcSecurity
 from qim.adapters.start_refused import StartRefused
 from qim.adapters.tls.reload import Reloads
-from qim.core.contract.params import DEFAULT
 from qim.core.ports.completion import StoreReset, StoreRole
 from qim.core.ports.log import EndsRead, ReadEnds, Topic
+from qim.services.cluster.log_settings import log_settings
 from qim.services.hosting import Ports
 from qim.services.roles import ServiceRole
 from qim.services.routing import Port
@@ -47,7 +46,11 @@ Gauges = Callable[[], Iterable[tuple[str, str, float]]]
 class Registry(Port, Protocol):
     """The registry, with what only a start asks of it."""
 
+    async def check_clock(self, wall_ms: int, ahead_max_ms: int) -> int | None: ...
+
     async def fix_shared(self, numbers: dict[str, str]) -> None: ...
+
+    def watch(self, tell: Callable[[Any], None]) -> None: ...
 
     async def lease_instance_number(
         self, owner: str, address: str, ttl_ms: int, *, number: int | None = None
@@ -92,11 +95,10 @@ class NotAsked:
 
 
 class Told(Struct, frozen=True, kw_only=True):
-    """Whom adapters tell what nobody asked: a store's other incarnation, who came and went at the registry."""
+    """Whom adapters tell what nobody asked: log lines, numbers, a store's other incarnation."""
 
     reporting: Reporting
     on_reset: Callable[[StoreReset], None]
-    on_noticed: Callable[[Any], None]
 
 
 Open = Callable[[Settings, ServiceRole, AbstractEventLoop, Told], Awaitable[Opened]]
@@ -115,7 +117,7 @@ async def open_adapters(
         archive: Port | None = None
         if role in ARCHIVE and settings.message_store_backend == "tiered":
             archive = await _open_archive(settings, loop, opened)
-        opened.registry = await _open_registry(settings, loop, opened, told)
+        opened.registry = await _open_registry(settings, loop, opened)
         opened.ports = Ports(
             message=message, mailbox=mailbox, log=log, registry=opened.registry, archive=archive
         )
@@ -200,36 +202,8 @@ async def _open_log(
     settings: Settings, role: ServiceRole, loop: AbstractEventLoop, opened: Opened
 ) -> Port:
     from qim.adapters.kafka.log import KafkaLog
-    from qim.adapters.kafka.settings import KafkaSettings
 
-    brokers, dispatches = settings.brokers(role), settings.dispatches(role)
-    outbox_ms, dispatch_ms = (
-        settings.outbox_recovery_window_ms,
-        settings.dispatch_recovery_window_ms,
-    )
-    assert brokers and dispatches and settings.outbox_topic, "check_settings came before"
-    assert outbox_ms is not None and dispatch_ms is not None, "check_settings came before"
-    log: Any = KafkaLog(
-        KafkaSettings(
-            brokers=",".join(brokers),
-            outbox_topic=settings.outbox_topic,
-            dispatch_topic=dispatches,
-            user_state_topic=settings.user_state_topic,
-            outbox_partitions=settings.outbox_partition_count,
-            dispatch_partitions=settings.mailbox_shard_count,
-            user_state_partitions=settings.mailbox_shard_count,
-            outbox_recovery_ms=outbox_ms,
-            dispatch_recovery_ms=dispatch_ms,
-            body_bytes_max=DEFAULT.body_bytes_max,
-            allow_single_broker=settings.redpanda_allow_single_broker,
-            client_id=f"qim-{role}",
-            ssl_context=_client_context(settings.redpanda_tls_ca),
-            sasl_mechanism=settings.redpanda_sasl_mechanism,
-            sasl_username=settings.redpanda_sasl_user or "",
-            sasl_password=settings.redpanda_sasl_password or "",
-        ),
-        loop,
-    )
+    log: Any = KafkaLog(log_settings(settings, role, client_id=f"qim-{role}"), loop)
     opened.closing(log.close)
     await log.start()
     opened.gauges.append(log.gauges)
@@ -252,10 +226,6 @@ async def _topic_id(log: Port, topic: Topic, loop: AbstractEventLoop) -> bytes:
             command="qim doctor",
         )
     return answer.topic_id
-
-
-def _client_context(ca: str | None) -> ssl.SSLContext | None:
-    return None if ca is None else ssl.create_default_context(cafile=ca)
 
 
 async def _open_archive(settings: Settings, loop: AbstractEventLoop, opened: Opened) -> Port:
@@ -281,9 +251,7 @@ async def _open_archive(settings: Settings, loop: AbstractEventLoop, opened: Ope
     return archive
 
 
-async def _open_registry(
-    settings: Settings, loop: AbstractEventLoop, opened: Opened, told: Told
-) -> Registry:
+async def _open_registry(settings: Settings, loop: AbstractEventLoop, opened: Opened) -> Registry:
     from qim.adapters.etcd.connection import EtcdTls
     from qim.adapters.etcd.registry import EtcdRegistry
 
@@ -301,7 +269,6 @@ async def _open_registry(
         tls=tls,
         user=settings.etcd_user,
         password=settings.etcd_password,
-        on_peers=told.on_noticed,
     )
     opened.closing(registry.close)
     await registry.start()

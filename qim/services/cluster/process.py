@@ -117,6 +117,8 @@ class ServeProcess:
         told = await self._listening(ending)
         reload_on_hangup(self._loop, self._reloads)
         hosting.start()
+        if hosting.keeper_host is not None:
+            opened.registry.watch(hosting.keeper_host.post)
         self._log("info", "started", {"owner": self._owner, "address": hosting.address})
         await self._unless_stopped(self._serving(hosting))
         self._say_ready(hosting, {**told, "metrics": endpoint.address})
@@ -134,11 +136,7 @@ class ServeProcess:
             self._observer.sample(reloaded.gauges, self._loop)
 
     async def _opened(self, ending: contextlib.AsyncExitStack) -> Opened:
-        told = Told(
-            reporting=self._reporting,
-            on_reset=self._store_was_reset,
-            on_noticed=self._registry_noticed,
-        )
+        told = Told(reporting=self._reporting, on_reset=self._store_was_reset)
         opened = await self._open(self._settings, self._role, self._loop, told)
         ending.push_async_callback(opened.close)
         for warning in opened.warnings:
@@ -155,6 +153,8 @@ class ServeProcess:
             retention=settings.retention(),
             secrets=(settings.secret(),),
         )
+        ahead_max_ms = deployment.parameters.clock_ahead_max_ms
+        await opened.registry.check_clock(wall_ms(), ahead_max_ms)
         numbers = shared_numbers(deployment)
         for topic, identity in sorted(opened.topic_ids.items()):
             numbers[f"topic_id_{topic}"] = identity.hex()
@@ -311,10 +311,6 @@ class ServeProcess:
         self._log("warning", "another incarnation of the store", {"store": reset.store.value})
         if self._hosting is not None:
             self._hosting.store_was_reset(reset)
-
-    def _registry_noticed(self, event: Any) -> None:
-        if self._hosting is not None and self._hosting.keeper_host is not None:
-            self._hosting.keeper_host.post(event)
 
     def _own_gauges(self) -> Iterable[tuple[str, str, float]]:
         if self._tcp is not None:
