@@ -29,6 +29,8 @@ _COUNTERS: Final[tuple[Row, ...]] = (
     ("refused", "requests", "code", "requests a writer refused, by the code of the answer"),
     ("refreeze", "messages", "", "audience frozen again, as the membership had moved"),
     ("record_refused", "messages", "", "records the log refused to take (too large, invalid)", "record-refused"),
+    ("moderation_verdicts", "messages", "verdict", "answers of the before-send hook; unavailable: down, slow or no verdict", "moderation"),
+    ("moderation_failed_open", "messages", "", "let pass though nobody could judge them (QIM_WEBHOOK_FAIL_POLICY=open)", "moderation"),
     ("shard_open", "opens", "", "writer shards opened: each lease, each store reset", "shards-not-serving"),
     ("shard_serving", "opens", "", "writer shards that came to serve"),
     ("shard_refresh", "opens", "why", "serving shards that had to open again", "shards-not-serving"),

@@ -6,9 +6,17 @@ One Commit a dedupe key and shard at a time; later requests with the same key at
 from msgspec import Struct
 
 from qim.core.contract.rpc import Actor
+from qim.core.ports.moderation import Verdict
 from qim.core.writer.audience import Audience
 from qim.core.writer.membership import GroupChange, GroupRequest, NoOp, Refusal
 from qim.core.writer.overlays import Target
+
+
+class Ask(Struct, frozen=True, kw_only=True):
+    """In a verdict's place: it may be sent if the outside agrees (moderating.py). ``peer_user_id``: 0 in a group."""
+
+    conversation_kind: int
+    peer_user_id: int
 
 
 class Waiter(Struct, kw_only=True, eq=False):
@@ -25,6 +33,7 @@ class Commit(Struct, kw_only=True, eq=False):
     """``sent``: a reservation of it was ever handed to the store, so nobody may be told that it surely failed.
 
     ``doubtful``: such a reservation was cut off by a fresh epoch and not yet looked up again.
+    ``moderated``: the outside was asked about it and lets it pass; ``opinion``: its answer, until its turn has come.
     ``resumed``: an intent found by OPEN (e); nobody waits here and no dedupe entry of this machine points to it.
     """
 
@@ -48,7 +57,9 @@ class Commit(Struct, kw_only=True, eq=False):
     doubtful: bool = False
     resumed: bool = False
     refreezes: int = 0
-    verdict: Refusal | NoOp | None = None
+    moderated: bool = False
+    opinion: Verdict | None = None
+    verdict: Refusal | NoOp | Ask | None = None
     # Frozen for one reservation; made anew when it is frozen again.
     audience: Audience | None = None
     target: Target | None = None
@@ -64,6 +75,7 @@ class Commit(Struct, kw_only=True, eq=False):
     def thaw(self) -> None:
         """Back to what the client asked: nothing learnt from the store is kept (pipeline.md §0, Incarnation)."""
         self.doubtful = self.sent
+        self.opinion = None
         self.verdict = None
         self.audience = None
         self.target = None

@@ -34,6 +34,7 @@ from qim.core.writer.deadlines import Deadlines
 from qim.core.writer.heads import Heads
 from qim.core.writer.history import Reads
 from qim.core.writer.lifecycle import close, refresh
+from qim.core.writer.moderating import Moderating
 from qim.core.writer.opening import Opening
 from qim.core.writer.orders import Call, Orders, Pending
 from qim.core.writer.pipeline import Pipeline
@@ -56,14 +57,22 @@ class Writer:
         self._orders: Final = Orders(config, choose)
         self._deadlines: Final = Deadlines(self._orders)
         self._audiences: Final = audiences
-        self._verdicts: Final = Verdicts(self._orders)
+        self._moderating: Final = Moderating(self._orders)
+        self._verdicts: Final = Verdicts(self._orders, self._moderating)
         self._reads: Final = Reads(self._orders, self._deadlines)
         self._requests: Final = Requests(
-            self._orders, self._deadlines, audiences, self._verdicts, self._reads
+            self._orders,
+            self._deadlines,
+            audiences,
+            self._verdicts,
+            self._reads,
+            self._moderating,
         )
         self._reads.on_target = self._requests.on_target
         self._heads: Final = Heads(self._orders)
-        self._pipeline: Final = Pipeline(self._orders, self._requests, self._verdicts, audiences)
+        self._pipeline: Final = Pipeline(
+            self._orders, self._requests, self._verdicts, audiences, self._moderating
+        )
         self._trimming: Final = Trimming(self._orders)
         self._opening: Final = Opening(self._orders, self._trimming)
         self._shards: Final[dict[int, Shard]] = {}
@@ -94,6 +103,7 @@ class Writer:
             Call.INTENTS: self._opening.restoring.on_intents,
             Call.CONVERSATIONS: self._opening.restoring.on_conversations,
             Call.RESTORE: self._opening.restoring.on_restored,
+            Call.MODERATE: self._moderating.on_verdict,
         }
 
     # -------------------------------------------------------------- the four verbs
@@ -245,6 +255,9 @@ class Writer:
             return True
         if pending.call in (Call.ACCESS, Call.MEMBERS, Call.ROWS, Call.ARCHIVE):
             return self._reads.failed(shard, pending)
+        if pending.call is Call.MODERATE:
+            self._moderating.unheard(shard, pending)
+            return True
         return False
 
     def _unknown(self, shard: Shard, pending: Pending) -> None:
@@ -341,6 +354,7 @@ class Writer:
         if shard.stage is SERVING or shard.stage is OPENING:
             self._pipeline.flush(shard)
             self._verdicts.flush(shard)
+            self._moderating.flush(shard)
 
     def _probe_clock(self) -> None:
         """While our clock is refused nothing is appended, so a fresh barrier asks the log's time again."""

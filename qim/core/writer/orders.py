@@ -54,6 +54,7 @@ class Call(Enum):
     INTENTS = "intents"
     CONVERSATIONS = "conversations"
     RESTORE = "restore"
+    MODERATE = "moderate"
 
 
 class Flight(Struct, frozen=True, kw_only=True):
@@ -64,7 +65,7 @@ class Flight(Struct, frozen=True, kw_only=True):
 
 
 class Pending(Struct, kw_only=True, eq=False):
-    """An op in flight or waiting for its retry. ``subject``: the conversation (LOAD) or the flight it is about."""
+    """An op in flight or waiting for its retry. ``subject``: the conversation (LOAD), the dedupe key (MODERATE) or the flight it is about."""
 
     call: Call
     shard: Shard

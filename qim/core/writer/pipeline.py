@@ -38,6 +38,7 @@ from qim.core.writer.freeze import freeze_control, freeze_message, stored_of
 from qim.core.writer.heads import Heads
 from qim.core.writer.lifecycle import refresh, stop
 from qim.core.writer.membership import GroupChange, audience_after, membership_write
+from qim.core.writer.moderating import Moderating
 from qim.core.writer.orders import Call, Orders, Pending
 from qim.core.writer.requests import Requests
 from qim.core.writer.shard import SERVING, Shard
@@ -54,8 +55,14 @@ class Pipeline:
     """Moves commits along their shard's queues; keeps nothing of its own."""
 
     def __init__(
-        self, orders: Orders, requests: Requests, verdicts: Verdicts, audiences: AudienceCache
+        self,
+        orders: Orders,
+        requests: Requests,
+        verdicts: Verdicts,
+        audiences: AudienceCache,
+        moderating: Moderating,
     ) -> None:
+        self._moderating: Final = moderating
         self._orders: Final = orders
         self._verdicts: Final = verdicts
         self._heads: Final = Heads(orders)
@@ -321,6 +328,7 @@ class Pipeline:
             self._orders.stage(commit, COMMITTED)
             self._heads.note(shard, commit)
             self._acknowledge(shard, commit)
+            self._moderating.tell(commit)
 
     def _acknowledge(self, shard: Shard, commit: Commit) -> None:
         if commit.resumed:

@@ -4,7 +4,7 @@ arrives  --> attached   the same dedupe key is already on its way and the digest
 arrives  --> ready      valid and admitted; judged when its batch is frozen
 ready    --> loading    its conversation's members are not known here
 ready    --> frozen     the audience stands: the pipeline reserves it
-ready    --> look-up    it would be rejected, or changes nothing (verdicts.py)
+ready    --> look-up    it would be rejected, changes nothing, or the outside must be asked (verdicts.py, moderating.py)
 
 Nothing is looked up, reserved, appended or marked here.
 """
@@ -23,7 +23,7 @@ from qim.core.ports.store_message import (
 from qim.core.writer.admission import TokenBuckets
 from qim.core.writer.arrivals import Submit, commit_of, digest_of
 from qim.core.writer.audience import NOWHERE, Audience, AudienceCache, audience_of
-from qim.core.writer.commit import Commit, Waiter
+from qim.core.writer.commit import Ask, Commit, Waiter
 from qim.core.writer.deadlines import Deadlines
 from qim.core.writer.history import Reads
 from qim.core.writer.membership import (
@@ -33,6 +33,7 @@ from qim.core.writer.membership import (
     Refusal,
     plan_change,
 )
+from qim.core.writer.moderating import Moderating
 from qim.core.writer.orders import Call, Orders, Pending
 from qim.core.writer.overlays import Target, judge_overlay
 from qim.core.writer.shard import CLOSED, STOPPED, Shard
@@ -53,8 +54,10 @@ class Requests:
         audiences: AudienceCache,
         verdicts: Verdicts,
         reads: Reads,
+        moderating: Moderating,
     ) -> None:
         config = orders.config
+        self._moderating: Final = moderating
         self._reads: Final = reads
         self._verdicts: Final = verdicts
         self._orders: Final = orders
@@ -168,7 +171,7 @@ class Requests:
             # Nobody waits any more, and what was reserved before a fresh epoch OPEN has settled.
             self._verdicts.leave(shard, commit)
             return None
-        verdict: Refusal | NoOp | None = self._untimely(commit)
+        verdict: Refusal | NoOp | Ask | None = self._untimely(commit)
         if verdict is None:
             audience = self._audience(shard, commit)
             if audience is None:
@@ -178,9 +181,14 @@ class Requests:
                 self._inspect(shard, commit)
                 return None
             judged = self._judge_members(commit, audience)
-            if not isinstance(judged, Refusal | NoOp):
+            if isinstance(judged, GroupChange):
                 return judged
-            verdict = judged
+            if isinstance(judged, Audience):
+                verdict = self._moderating.question(commit, judged)
+                if verdict is None:
+                    return judged
+            else:
+                verdict = judged
         commit.verdict = verdict
         shard.lookup_queue.append(commit)
         return None

@@ -97,6 +97,7 @@ class Shard:
         "append_inflight",
         "append_queue",
         "append_single",
+        "asking",
         "commits",
         "controls",
         "epoch",
@@ -111,6 +112,7 @@ class Shard:
         "lookup_queue",
         "mark_inflight",
         "mark_queue",
+        "moderating",
         "number",
         "queries",
         "ready",
@@ -118,6 +120,7 @@ class Shard:
         "reserve_inflight",
         "resource",
         "stage",
+        "unasked",
         "walk",
     )
 
@@ -150,6 +153,10 @@ class Shard:
         self.refusing: Commit | None = None
         self.mark_queue: deque[Commit] = deque()
         self.mark_inflight: tuple[Commit, ...] = ()
+        # Messages the outside must judge, by conversation in the order they came; those not asked about yet; asks in flight.
+        self.moderating: dict[bytes, deque[Commit]] = {}
+        self.unasked: deque[Commit] = deque()
+        self.asking = 0
         # Versions recorded and not yet COMMITTED, each with the requests that change nothing at it and wait for it.
         self.controls: dict[tuple[bytes, int], list[Commit]] = {}
         self.heads: dict[bytes, tuple[bytes, int, bytes, bytes]] = {}
@@ -178,6 +185,8 @@ class Shard:
             yield from waiting
         for noops in self.controls.values():
             yield from noops
+        for judged in self.moderating.values():
+            yield from judged
         yield from self.ready
 
     def reset(self, generation: int) -> None:
@@ -218,6 +227,7 @@ class Shard:
         if self.stage is not SERVING:
             assert not (self.reserve_inflight or self.lookup_inflight or self.loads), self.stage
             assert not self.inspected, self.stage
+            assert not (self.moderating or self.unasked or self.asking), self.stage
             assert self.hot_trim_at is None, self.stage
         if self.stage not in (OPENING, SERVING):
             assert self.drained(), self.stage

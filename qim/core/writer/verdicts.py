@@ -4,6 +4,7 @@ look-up --> replayed   COMMITTED with the same digest: its coordinates again, wi
 look-up --> conflict   another digest under the same key
 look-up --> refused    REFUSED by the log once, refused for ever; or nothing found: the verdict
 look-up --> waiting    nothing found and nothing to change: until the version named is COMMITTED
+look-up --> asked      nothing found and the outside has not judged it: moderating.py
 
 A stored commit is replayed before membership, not_after or the conversation's existence are held against a request. It
 never resumes an intent: that is OPEN's alone.
@@ -15,9 +16,10 @@ from qim.core.contract.entities import CommitState
 from qim.core.contract.errors import ErrorCode
 from qim.core.contract.rpc import GroupDone, SendDone
 from qim.core.ports.store_message import CommitsFound, Existing, LookupCommits
-from qim.core.writer.commit import Commit, Waiter
+from qim.core.writer.commit import Ask, Commit, Waiter
 from qim.core.writer.lifecycle import refresh
 from qim.core.writer.membership import NoOp, Refusal
+from qim.core.writer.moderating import Moderating
 from qim.core.writer.orders import Call, Orders, Pending
 from qim.core.writer.shard import Shard
 from qim.core.writer.vocabulary import Answer
@@ -26,8 +28,9 @@ from qim.core.writer.vocabulary import Answer
 class Verdicts:
     """Looks up and answers; keeps nothing of its own."""
 
-    def __init__(self, orders: Orders) -> None:
+    def __init__(self, orders: Orders, moderating: Moderating) -> None:
         self._orders: Final = orders
+        self._moderating: Final = moderating
 
     # -------------------------------------------------------------- look-up
 
@@ -67,6 +70,9 @@ class Verdicts:
         assert verdict is not None
         if isinstance(verdict, Refusal):
             self.refuse(shard, commit, verdict.code, verdict.message)
+            return
+        if isinstance(verdict, Ask):
+            self._moderating.enqueue(shard, commit)
             return
         waiting = shard.controls.get((commit.conversation_id, verdict.version))
         if waiting is None:

@@ -29,6 +29,7 @@ from qim.core.ports.log import (
     OutOfRange,
     ReadEnds,
 )
+from qim.core.ports.moderation import AskVerdict, FailPolicy, NotifySent, VerdictGiven
 from qim.core.ports.network import Received, Send
 from qim.core.ports.observe import Observation
 from qim.core.ports.registry import BarrierRegistered, LeaseRead, ReadLease, RegisterBarrier
@@ -98,6 +99,7 @@ Question = (
     | ReadEnds
     | ReadLease
     | RegisterBarrier
+    | AskVerdict
 )
 """Effects with an op: the driver owes one answer each."""
 
@@ -124,11 +126,12 @@ Answer = (
     | OutOfRange
     | LeaseRead
     | BarrierRegistered
+    | VerdictGiven
 )
 """Typed results; beside them stand ports/completion.py's four."""
 
 WriterEvent = Received | Answer | Completion | LeaseHeld | LeaseGone | Started | DrainRequested
-WriterEffect = Question | Send | FreshEpochWanted | Observation
+WriterEffect = Question | Send | NotifySent | FreshEpochWanted | Observation
 
 PARTITION_COUNT: Final = DEFAULT.outbox_partition_count
 
@@ -163,6 +166,10 @@ class WriterConfig(Struct, frozen=True, kw_only=True):
     retention: RetentionPolicy = RetentionPolicy()
     recall_window_ms: int = DEFAULT.recall_window_ms
     unread_window_max: int = DEFAULT.unread_window_max
+    # moderation: whether somebody is asked before a send and what holds when nobody can be; who is told afterwards
+    before_send: FailPolicy = FailPolicy.OFF
+    after_send: bool = False
+    asks_inflight_max: int = 64
     # admission: L1 (the gateway's, checked again), L2, L3
     device_rate_per_s: int = 0
     device_burst_max: int = 100
