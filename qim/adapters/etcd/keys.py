@@ -63,7 +63,9 @@ class Keys:
         return self.peers(role) + owner.encode()
 
     def role_of_peer(self, key: bytes) -> str:
-        """Of a key under ``all_peers``; maybe of a role that this version doesn't know."""
+        """Of a key under ``all_peers``, maybe of a role that this version doesn't know; "" for other keys."""
+        if not key.startswith(self.all_peers):
+            return ""
         return key.removeprefix(self.all_peers).split(b"/", 1)[0].decode("utf-8", "replace")
 
 

@@ -25,12 +25,13 @@ from qim.adapters.etcd.keys import Keys
 from qim.adapters.etcd.leases import Leases
 from qim.adapters.etcd.shared import SharedNumbers
 from qim.adapters.etcd.starting import check_clock, check_server
-from qim.adapters.etcd.watch import PeerWatch
+from qim.adapters.etcd.watch import Watch
 from qim.core.ports.completion import Completion, Failed, FailReason, Unknown
 from qim.core.ports.registry import (
     Acquire,
     Announce,
     Granted,
+    LeaseFreed,
     Peers,
     RaiseEpoch,
     ReadLease,
@@ -53,8 +54,8 @@ PREFIX: Final = "/qim/"
 class EtcdRegistry:
     """``start``, then ``submit`` from the event loop; ``answer`` is called on the loop exactly once.
 
-    ``endpoints``: host:port of the members. ``on_peers`` is told of instances that come and go as soon as etcd tells
-    (``Peers`` with op 0), for roles that this process has announced.
+    ``endpoints``: host:port of the members, with http:// or https:// before it if one likes. With ``watch`` the lease
+    keeper is told of instances that come and go, and of leases that it was denied and that are free now.
     """
 
     def __init__(
@@ -67,11 +68,12 @@ class EtcdRegistry:
         user: str | None = None,
         password: str | None = None,
         call_ms: int = CALL_MS,
-        on_peers: Callable[[Peers], None] | None = None,
     ) -> None:
         self._loop = loop
         self._call_ms = call_ms
-        self._endpoints = tuple(endpoints)
+        self._endpoints = tuple(_host_and_port(endpoint) for endpoint in endpoints)
+        if tls is None and any(endpoint.startswith("https://") for endpoint in endpoints):
+            tls = EtcdTls()
         self._tls = tls
         self._keys = Keys(prefix if prefix.endswith("/") else f"{prefix}/")
         self._connection = EtcdConnection(
@@ -79,8 +81,7 @@ class EtcdRegistry:
         )
         self._leases = Leases(self._connection, self._keys, self._in_background)
         self._announcements = Announcements(self._connection, self._keys, self._leases)
-        self._watch: PeerWatch | None = None
-        self._on_peers = on_peers
+        self._watch: Watch | None = None
         self._requests: set[asyncio.Task[None]] = set()
         self._behind: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -90,13 +91,15 @@ class EtcdRegistry:
         self._slowest: dict[str, float] = {}
 
     async def start(self) -> None:
-        """Check the server, begin to watch. Raises StartRefused."""
+        """Check the server. Raises StartRefused."""
         await check_server(self._connection, self._keys, self._tls)
-        if self._on_peers is not None:
-            self._watch = PeerWatch(
-                self._connection, self._keys, self._announcements, self._on_peers, self._loop
-            )
-            self._watch.start()
+
+    def watch(self, tell: Callable[[Peers | LeaseFreed], None]) -> None:
+        """From now on tell, once, what the keeper of this process would otherwise learn seconds later."""
+        assert self._watch is None, "one keeper a process"
+        parts = (self._connection, self._keys, self._announcements, self._leases)
+        self._watch = Watch(*parts, tell, self._loop)
+        self._watch.start()
 
     async def check_clock(self, wall_ms: int, ahead_max_ms: int) -> int | None:
         """By how many ms ``wall_ms`` is ahead of etcd's clock; None where etcd doesn't tell. Raises StartRefused."""
@@ -232,3 +235,7 @@ class EtcdRegistry:
         task: asyncio.Task[Any] = self._loop.create_task(run())
         self._behind.add(task)
         task.add_done_callback(self._behind.discard)
+
+
+def _host_and_port(endpoint: str) -> str:
+    return endpoint.removeprefix("https://").removeprefix("http://").rstrip("/")

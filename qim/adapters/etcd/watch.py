@@ -1,7 +1,7 @@
-"""A watch on the announcements: who comes and goes is known at once, not at the next Announce.
+"""A watch on announcements and leases: who comes and goes, and what is free again, is known at once.
 
-Only a shortcut. While it is down (etcd away, history compacted) the announcements every few seconds tell the same; after
-each new start all roles are read, since nobody knows what was missed.
+Only a shortcut. While it is down (etcd away, history compacted) announcements and repeated acquisitions tell the same
+seconds later; after each new start everything is told again, since nobody knows what was missed.
 
     DOWN --stream stands--> UP --stream ends, history compacted--> DOWN (pause, next endpoint)
 """
@@ -16,13 +16,14 @@ from aetcd import rpc
 from qim.adapters.etcd.announcing import Announcements
 from qim.adapters.etcd.connection import CALL_MS, EtcdConnection, NotApplied
 from qim.adapters.etcd.keys import Keys, range_end
-from qim.core.ports.registry import Peers, Role
+from qim.adapters.etcd.leases import Leases
+from qim.core.ports.registry import LeaseFreed, Peers, Role
 
 PAUSE_SECONDS_MIN: Final = 0.2
 PAUSE_SECONDS_MAX: Final = 5.0
 
 
-class PeerWatch:
+class Watch:
     """One task, one stream; ``tell`` gets at most one Peers a role for all that came while it was read."""
 
     def __init__(
@@ -30,12 +31,14 @@ class PeerWatch:
         connection: EtcdConnection,
         keys: Keys,
         announcements: Announcements,
-        tell: Callable[[Peers], None],
+        leases: Leases,
+        tell: Callable[[Peers | LeaseFreed], None],
         loop: AbstractEventLoop,
     ) -> None:
         self._connection = connection
         self._keys = keys
         self._announcements = announcements
+        self._leases = leases
         self._tell = tell
         self._loop = loop
         self._task: asyncio.Task[None] | None = None
@@ -74,11 +77,11 @@ class PeerWatch:
     async def _one_stream(self) -> None:
         """Until it ends. Raises AioRpcError, NotApplied."""
         stubs, metadata = await self._connection.stream(self._connection.within(CALL_MS))
-        begin = self._keys.all_peers
-        create = rpc.WatchCreateRequest(key=begin, range_end=range_end(begin))
         stream = stubs.watch.Watch(metadata=metadata)
         try:
-            await stream.write(rpc.WatchRequest(create_request=create))
+            for begin in (self._keys.all_peers, self._keys.leases):
+                create = rpc.WatchCreateRequest(key=begin, range_end=range_end(begin))
+                await stream.write(rpc.WatchRequest(create_request=create))
             async for answer in stream:
                 if answer.canceled:
                     return
@@ -87,11 +90,20 @@ class PeerWatch:
             stream.cancel()
 
     def _on_answer(self, answer: Any) -> None:
-        told = {self._keys.role_of_peer(event.kv.key) for event in answer.events}
-        for role in sorted(self._announcements.roles):
-            if answer.created or role.value in told:
-                self._changed[role] = None
         self.up = True
+        gone = frozenset(event.kv.key for event in answer.events if event.type == rpc.Event.DELETE)
+        for resource in self._leases.waited_for() if answer.created or gone else ():
+            if answer.created or self._keys.lease(resource) in gone:
+                self._tell(LeaseFreed(resource=resource))
+        self._on_peers(
+            everybody=answer.created,
+            roles=frozenset(self._keys.role_of_peer(event.kv.key) for event in answer.events),
+        )
+
+    def _on_peers(self, *, everybody: bool, roles: frozenset[str]) -> None:
+        for role in sorted(self._announcements.roles):
+            if everybody or role.value in roles:
+                self._changed[role] = None
         if self._changed and self._reading is None:
             self._reading = self._loop.create_task(self._read())
 

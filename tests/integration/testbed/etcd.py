@@ -6,7 +6,6 @@ Tests that kill, pause or secure a server start their own in any case.
 import json
 import os
 import shutil
-import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ INSTALL: Final = "apt-get install -y etcd-server"
 HEARTBEAT_MS: Final = 20
 ELECTION_MS: Final = 200
 """Short ones: the least TTL that etcd grants is three half elections, 1 s here and 2 s by default."""
+CLUSTER: Final = "--initial-cluster="
 
 
 class EtcdMissing(Exception):
@@ -34,18 +34,21 @@ class EtcdServer:
         binary = shutil.which("etcd")
         if binary is None:
             raise EtcdMissing(f"no etcd on PATH: `{INSTALL}` brings it, or {GIVEN}=host:port")
+        self.name = f"qim-{directory.name}"
         self.port = free_port()
-        self.scheme = scheme
-        client, peer = f"{scheme}://127.0.0.1:{self.port}", f"http://127.0.0.1:{free_port()}"
+        self.peer_url = f"http://127.0.0.1:{free_port()}"
+        # Health on a port of its own: a server that asks for client certificates tells nobody else how it is.
+        self._health_url = f"http://127.0.0.1:{free_port()}"
+        client = f"{scheme}://127.0.0.1:{self.port}"
         command = [
             binary,
-            "--name=qim",
+            f"--name={self.name}",
             f"--data-dir={directory / 'data'}",
             f"--listen-client-urls={client}",
             f"--advertise-client-urls={client}",
-            f"--listen-peer-urls={peer}",
-            f"--initial-advertise-peer-urls={peer}",
-            f"--initial-cluster=qim={peer}",
+            f"--listen-metrics-urls={self._health_url}",
+            f"--listen-peer-urls={self.peer_url}",
+            f"--initial-advertise-peer-urls={self.peer_url}",
             f"--heartbeat-interval={HEARTBEAT_MS}",
             f"--election-timeout={ELECTION_MS}",
             "--log-level=warn",
@@ -53,6 +56,13 @@ class EtcdServer:
             *options,
         ]
         self.process = ServerProcess("etcd", command, directory, ready=self._healthy)
+        self.join((self,))
+
+    def join(self, members: "Sequence[EtcdServer]") -> None:
+        """The members it forms a cluster with, itself among them; before the first start."""
+        cluster = ",".join(f"{member.name}={member.peer_url}" for member in members)
+        told = [part for part in self.process.command if not part.startswith(CLUSTER)]
+        self.process.command = [*told, f"{CLUSTER}{cluster}"]
 
     @property
     def address(self) -> str:
@@ -80,14 +90,22 @@ class EtcdServer:
         self.process.resume()
 
     def _healthy(self) -> bool:
-        if self.scheme == "https":
-            # A server that asks for client certificates tells nobody else how it is; its log does.
-            return b"serving client traffic" in self.process.log_path.read_bytes()
         try:
-            with urllib.request.urlopen(f"http://{self.address}/health", timeout=1) as answer:
+            with urllib.request.urlopen(f"{self._health_url}/health", timeout=1) as answer:
                 return bool(json.load(answer).get("health") == "true")
-        except (urllib.error.URLError, OSError, ValueError):
+        except (OSError, ValueError):
             return False
+
+
+def started_cluster(directory: Path, size: int = 3) -> list[EtcdServer]:
+    """Members that have elected a leader."""
+    members = [EtcdServer(directory / str(number)) for number in range(size)]
+    for member in members:
+        member.join(members)
+        member.process.launch()
+    for member in members:
+        member.process.wait_ready()
+    return members
 
 
 def given_address() -> str | None:
