@@ -20,6 +20,7 @@ from qim.cli import (
     sessions,
     state,
     token,
+    topics,
     up,
 )
 from qim.cli.chat import add_parser as add_chat_parser
@@ -79,6 +80,7 @@ def parser(*, with_sim: bool = False) -> argparse.ArgumentParser:
     prewarm.add_parser(commands)
     audit.add_parser(commands)
     archive.add_parser(commands)
+    topics.add_parser(commands)
     if with_sim:
         from qim.cli import sim
 

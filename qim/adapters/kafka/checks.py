@@ -131,14 +131,14 @@ def _check_copies(settings: KafkaSettings, cluster: Cluster, topic: Topic, copie
             "the one broker",
             got=f"at {', '.join(cluster.hosts())}",
             expected="on loopback, where one copy is allowed for development; three brokers elsewhere",
-            command="unset QIM_KAFKA_ALLOW_SINGLE_BROKER and name three brokers in QIM_REDPANDA_BROKERS",
+            command="unset QIM_REDPANDA_ALLOW_SINGLE_BROKER and name three brokers in QIM_REDPANDA_BROKERS",
         )
     single = len(cluster.broker_ids()) < COPIES
     raise StartRefused(
         "kafka_replication",
         f"the replication factor of topic {name}",
         got=f"{copies} on {len(cluster.broker_ids())} brokers",
-        expected=f"{COPIES} (a single broker on loopback: QIM_KAFKA_ALLOW_SINGLE_BROKER=1)",
+        expected=f"{COPIES} (a single broker on loopback: QIM_REDPANDA_ALLOW_SINGLE_BROKER=1)",
         command="add brokers and make the topic anew: qim topics create"
         if single
         else f"kafka-reassign-partitions.sh --bootstrap-server {settings.brokers} with {COPIES} replicas a partition of {name}",
@@ -241,7 +241,7 @@ def _sizes(settings: KafkaSettings, cluster: Cluster, topic: Topic, config: Conf
             "our own limit on a record batch",
             got=str(own),
             expected=f"at least {least}: the body limit of {settings.body_bytes_max} and 64 KiB",
-            command=f"export QIM_KAFKA_BATCH_BYTES_MAX={least}",
+            command=f"raise batch_bytes_max and request_bytes_max of KafkaSettings above {least}",
         )
 
 

@@ -1,5 +1,6 @@
 """The topics as the start-up checks want them (checks.py): one place for the names and values of their configuration."""
 
+import asyncio
 from asyncio import AbstractEventLoop
 from typing import Final
 
@@ -71,9 +72,27 @@ async def create_topics(settings: KafkaSettings, loop: AbstractEventLoop) -> lis
         [settings.name_of(topic) for topic in Topic],
     )
     try:
-        return await create_missing(settings, cluster)
+        found = await create_missing(settings, cluster)
+        if not any(one.error for one in found):
+            await led(settings, cluster)
+        return found
     finally:
         await cluster.close()
+
+
+async def led(settings: KafkaSettings, cluster: Cluster) -> None:
+    """Until every partition has a leader that others know of. Raises BrokerGone when that takes longer than CREATE_MS."""
+    try:
+        async with asyncio.timeout(CREATE_MS / 1000):
+            while not all(
+                cluster.leader(settings.name_of(topic), number)
+                for topic in Topic
+                for number in range(settings.partitions_of(topic))
+            ):
+                await asyncio.sleep(settings.backoff_ms / 1000)
+                await cluster.refresh()
+    except TimeoutError:
+        raise BrokerGone("topics made, but not led", sent=True) from None
 
 
 async def create_missing(settings: KafkaSettings, cluster: Cluster) -> list[Created]:

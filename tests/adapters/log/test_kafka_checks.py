@@ -1,6 +1,7 @@
 """Each start-up check of the Kafka log refuses on a real broker, and names what it found, needs, and the command."""
 
 import asyncio
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from qim.adapters.kafka.settings import KafkaSettings
 from qim.adapters.kafka.topics import create_missing
 from qim.adapters.kafka.wire import NO_TOPIC_ID
 from qim.adapters.start_refused import StartRefused
+from qim.cli.main import main
 from qim.core.ports.log import Topic
 from tests.adapters.log.kafka_asked import HOUR_MS, Admin, settings_for
 from tests.integration.testbed.kafka import KafkaBroker
@@ -196,3 +198,34 @@ def test_a_broker_that_makes_topics_by_itself(tmp_path_factory: pytest.TempPathF
     finally:
         operator.close()
         broker.kill()
+
+
+def test_the_command_makes_checks_and_prints(
+    operator: Operator, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = operator.settings
+    told = {
+        "QIM_REDPANDA_BROKERS": settings.brokers,
+        "QIM_OUTBOX_TOPIC": settings.outbox_topic,
+        "QIM_OUTBOX_PARTITION_COUNT": "2",
+        "QIM_OUTBOX_RECOVERY_WINDOW_MS": str(HOUR_MS),
+        "QIM_DISPATCH_TOPIC": settings.dispatch_topic,
+        "QIM_DISPATCH_RECOVERY_WINDOW_MS": str(HOUR_MS),
+        "QIM_USER_STATE_TOPIC": settings.user_state_topic,
+        "QIM_MAILBOX_SHARD_COUNT": "4",
+        "QIM_REDPANDA_ALLOW_SINGLE_BROKER": "1",
+    }
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    assert main(["topics", "check"]) == 2
+    assert "qim topics create" in capsys.readouterr().err
+    assert main(["topics", "create"]) == 0
+    made = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [one["made"] for one in made] == [True] * 3
+    assert main(["topics", "check"]) == 0
+    assert json.loads(capsys.readouterr().out)["topics"][0] == settings.outbox_topic
+    assert main(["topics", "print"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 3
+    monkeypatch.delenv("QIM_OUTBOX_TOPIC")
+    assert main(["topics", "print"]) == 2
+    assert "QIM_OUTBOX_TOPIC is not set" in capsys.readouterr().err
