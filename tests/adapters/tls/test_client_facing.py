@@ -2,9 +2,11 @@
 
 import asyncio
 import os
+import selectors
 import shutil
 import signal
 import ssl
+import tempfile
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -365,3 +367,37 @@ def test_an_encrypted_key_asks_nobody(tmp_path: Path) -> None:
     }
     with pytest.raises(StartRefused, match="encrypted"):
         ClientFacingTls.from_environment(variables)
+
+
+def test_a_drain_that_waits_sleeps() -> None:
+    """Counted by turns of the loop: a connection that stays open at the end of a drain costs none."""
+
+    class Counting(selectors.DefaultSelector):  # type: ignore[misc,valid-type]
+        turns = 0
+
+        def select(self, timeout: float | None = None) -> Any:
+            Counting.turns += 1
+            return super().select(timeout)
+
+    async def scenario(folder: Path) -> None:
+        gateway = Gateway(folder)
+        await gateway.listen()
+        _, half = await asyncio.open_connection("127.0.0.1", gateway.port)
+        _, writer = await gateway.dial()
+        await gateway.until(lambda: gateway.events)
+        gateway.server.stop_accepting()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        before = Counting.turns
+        await asyncio.sleep(0.2)
+        assert Counting.turns - before <= 3
+        gateway.server.abort_all()
+        await gateway.until(lambda: gateway.server.open_streams == 0)
+        for one in (half, writer):
+            one.transport.abort()
+
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(Counting())) as runner,
+    ):
+        runner.run(scenario(Path(folder)))
