@@ -1,7 +1,7 @@
 """A process as far as leases go: EtcdRegistry and LeaseKeeper on the runtime, and what its machines were told when."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
 from qim.adapters.etcd import EtcdRegistry
@@ -13,8 +13,8 @@ from qim.services.runtime import Hosted, Runtime, monotonic_ms, routes_for, wall
 SECONDS_MAX = 60.0
 """A test that waits longer has failed."""
 TTL_MS = 2_000
-RENEW_MS = 500
-MARGIN_MS = 300
+RENEW_MS = 400
+MARGIN_MS = 500
 
 
 class Unobserved:
@@ -43,7 +43,7 @@ class Unobserved:
 
 
 class LeaseProcess:
-    """Wishes for ``count`` writer shards; ``held`` is what its machines believe now, ``told`` all they were ever told."""
+    """Wishes for ``count`` writer shards; ``held`` is what its machines believe now, ``told`` all they were ever told in order."""
 
     def __init__(
         self,
@@ -51,13 +51,17 @@ class LeaseProcess:
         registry: EtcdRegistry,
         count: int,
         changed: asyncio.Event,
+        others: "Sequence[LeaseProcess]",
         *,
         watched: bool = True,
     ) -> None:
         self.owner = owner
         self.registry = registry
         self.held: dict[Resource, int] = {}
-        self.told: list[tuple[int, LeaseHeld | LeaseGone]] = []
+        self.told: list[LeaseHeld | LeaseGone] = []
+        self.doubled: list[str] = []
+        """Leases that it was told of while another process might still have used them."""
+        self._others = others
         self._changed = changed
         self._observer = Unobserved()
         self._runtime = Runtime(asyncio.get_running_loop(), self._observer)
@@ -87,13 +91,21 @@ class LeaseProcess:
         self.registry.submit(effect, answer)
 
     def _heard(self, effect: Any, _: Hosted) -> None:
-        self.told.append((monotonic_ms(), effect))
+        self.told.append(effect)
         match effect:
             case LeaseHeld():
                 self.held[effect.resource] = effect.epoch
+                for other in self._others:
+                    if other is not self and other.may_use(effect.resource):
+                        self.doubled.append(f"{effect} of {self.owner}, used by {other.owner}")
             case LeaseGone():
                 self.held.pop(effect.resource, None)
         self._changed.set()
+
+    def may_use(self, resource: Resource) -> bool:
+        """What its driver would still hand to I/O (pipeline.md §0)."""
+        epoch = self.held.get(resource, 0)
+        return self.keeper.holds(resource, epoch, monotonic_ms())
 
     def holds_above(self, resource: Resource, epoch: int) -> bool:
         """Its machines believe to hold it under a higher epoch."""
@@ -111,8 +123,8 @@ class LeaseProcess:
 
     async def die(self) -> None:
         """The process ends and gives nothing back."""
-        assert not self._observer.dead, self._observer.dead
         self._runtime.stop()
+        assert not self._observer.dead, self._observer.dead
         await self.registry.close()
 
 
