@@ -1,0 +1,168 @@
+"""The operator's procedures of qim/core/mending/ over real ports, and their reports as JSON."""
+
+import asyncio
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from msgspec import Struct
+
+from qim.core.audit import Orphan
+from qim.core.contract.params import Parameters
+from qim.core.mending.asking import Procedure
+from qim.core.mending.bump import Bump, BumpPlan
+from qim.core.mending.dead_letters import DeadLetter, Redispatch, listed, redriven
+from qim.core.mending.dispatches import redispatched
+from qim.core.mending.outbox import OutboxPlan, OutboxRepair
+from qim.core.ports.archive import ArchiveRequest
+from qim.core.ports.completion import Failed, FailReason, StoreRole
+from qim.core.ports.log import LogRequest
+from qim.core.ports.registry import RegistryRequest
+from qim.core.ports.store import StoreRequest, store_role
+from qim.services.hosting import Ports
+
+T = TypeVar("T")
+ANSWER_SECONDS_MAX: Final = 60.0
+ATTEMPTS_MAX: Final = 20
+RETRY_SECONDS: Final = 0.25
+_PASSING: Final = (FailReason.UNREACHABLE, FailReason.OVERLOADED)
+ADDRESS: Final = "operator"
+_NUMBERS: Final = frozenset(
+    {
+        "partition",
+        "shard",
+        "shard_epoch",
+        "new_shard_epoch",
+        "size_bytes",
+        "recipients",
+        "shards",
+        "lost_dispatched",
+        "lost_undispatched",
+        "padding",
+        "republished",
+        "redispatched",
+        "voided_claims",
+    }
+)
+"""Fields that stay numbers in JSON; every other is an offset and may be wider than a double."""
+
+
+class Mender:
+    """Carries procedures out, one request at a time. ``tiered``: there is an archiver to be put, too."""
+
+    def __init__(self, ports: Ports, parameters: Parameters, *, tiered: bool) -> None:
+        self._ports = ports
+        self._parameters = parameters
+        self._tiered = tiered
+        self._owner = f"operator-{secrets.token_hex(4)}"
+
+    async def carry_out(self, procedure: Procedure[T]) -> T:
+        """Its report. Raises NotMended, TimeoutError."""
+        try:
+            request = next(procedure)
+            while True:
+                request = procedure.send(await self._answer(request))
+        except StopIteration as done:
+            report: T = done.value
+            return report
+
+    async def dead_letters(self, partitions: Sequence[int] = ()) -> tuple[DeadLetter, ...]:
+        """All of these outbox partitions, or of all."""
+        return await self.carry_out(listed(partitions or self._partitions()))
+
+    async def redrive(
+        self, letters: Iterable[DeadLetter], *, apply: bool
+    ) -> tuple[Redispatch, ...]:
+        """Dispatch what can be read."""
+        return await self.carry_out(
+            redriven(tuple(letters), self._parameters.shard_count, self._key(), apply=apply)
+        )
+
+    async def redispatch(self, orphans: Iterable[Orphan], *, apply: bool) -> tuple[Redispatch, ...]:
+        """Dispatch again what the audit misses in the dispatch log."""
+        return await self.carry_out(
+            redispatched(tuple(orphans), self._parameters.shard_count, self._key(), apply=apply)
+        )
+
+    async def bump(self, shard: int, *, apply: bool, force: bool = False) -> BumpPlan:
+        """A mailbox shard begun anew."""
+        run = Bump(
+            shard,
+            self._parameters.outbox_partition_count,
+            owner=self._owner,
+            address=ADDRESS,
+            fresh_key=self._key(),
+            force=force,
+        )
+        return await self.carry_out(run.applied() if apply else run.planned())
+
+    async def repair_outbox(self, partition: int, *, apply: bool) -> OutboxPlan:
+        """An outbox partition filled up again."""
+        run = OutboxRepair(
+            partition,
+            self._parameters.shard_count,
+            owner=self._owner,
+            address=ADDRESS,
+            fresh_key=self._key(),
+            tiered=self._tiered,
+        )
+        return await self.carry_out(run.applied() if apply else run.planned())
+
+    def _partitions(self) -> tuple[int, ...]:
+        return tuple(range(self._parameters.outbox_partition_count))
+
+    def _key(self) -> bytes:
+        return secrets.token_bytes(16)
+
+    async def _answer(self, request: Any) -> Any:
+        """What passes by itself is tried again; an outcome that isn't known is the procedure's to judge."""
+        for attempt in range(ATTEMPTS_MAX):
+            reply = await self._once(request)
+            if not (isinstance(reply, Failed) and reply.why in _PASSING):
+                break
+            if attempt < ATTEMPTS_MAX - 1:
+                await asyncio.sleep(RETRY_SECONDS)
+        return reply
+
+    async def _once(self, request: Any) -> Any:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def answered(reply: Any) -> None:
+            if not future.done():
+                future.set_result(reply)
+
+        self._port(request)(request, answered)
+        return await asyncio.wait_for(future, ANSWER_SECONDS_MAX)
+
+    def _port(self, request: Any) -> Callable[[Any, Callable[[Any], None]], None]:
+        ports = self._ports
+        if isinstance(request, LogRequest):
+            return ports.log.submit
+        if isinstance(request, RegistryRequest):
+            return ports.registry.submit
+        if isinstance(request, ArchiveRequest):
+            assert ports.archive is not None
+            return ports.archive.submit
+        assert isinstance(request, StoreRequest), request
+        message = store_role(request) is StoreRole.MESSAGE
+        return (ports.message if message else ports.mailbox).submit
+
+
+def as_json(report: Struct | Sequence[Struct]) -> Any:
+    """Structs as objects; offsets are strings, being wider than JavaScript counts."""
+    if isinstance(report, Struct):
+        return {name: _field(name, getattr(report, name)) for name in report.__struct_fields__}
+    return [as_json(one) for one in report]
+
+
+def _field(name: str, value: Any) -> Any:
+    if isinstance(value, bool) or name in _NUMBERS:
+        return value
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, tuple):
+        return [_field(name, one) for one in value]
+    return value
+
+
+Report = Mapping[str, Any]
