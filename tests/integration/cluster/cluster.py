@@ -205,7 +205,7 @@ class Cluster:
         self.start_servers()
         self.start_processes(self.processes.values())
 
-    def start_servers(self) -> None:
+    def start_servers(self, *, topics: bool = True) -> None:
         """Redis, Kafka, etcd, Cassandra; then the topics and the archive's tables."""
         if self.cassandra is not None:
             self.cassandra.process.launch()
@@ -221,7 +221,8 @@ class Cluster:
             self.etcd.process.wait_ready()
         for broker in self.kafka:
             broker.process.wait_ready()
-        asyncio.run(make_topics(self.kafka_settings()))
+        if topics:
+            asyncio.run(make_topics(self.kafka_settings()))
         if self.cassandra is not None:
             self.cassandra.process.wait_ready()
         if self._tiered:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -69,6 +70,20 @@ class RoleProcess(OperatorView):
         status = self.process.status
         assert status is not None
         return status
+
+    def terminate(self) -> None:
+        """SIGTERM, without waiting."""
+        os.kill(self.pid, signal.SIGTERM)
+
+    def cpu_seconds(self) -> float | None:
+        """Of its life so far, user and system; None once it has ended."""
+        if not self.alive:
+            return None
+        try:
+            fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        except FileNotFoundError:
+            return None
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def kill(self) -> None:
         """SIGKILL."""

@@ -1,0 +1,111 @@
+"""Servers under the processes fail: a store loses its tail, the registry sleeps, the broker is killed; nothing acked goes."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.cluster.cluster import PARTITIONS, SHARDS, Cluster
+from tests.integration.cluster.conftest import drained
+from tests.integration.load import Load
+from tests.integration.served import eventually
+
+pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.xdist_group("cluster")]
+HELD = {"writer": PARTITIONS, "fanout": PARTITIONS, "mailbox": SHARDS, "session": SHARDS}
+TAIL_BYTES = 20_000
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Its servers are ours to harm."""
+    with Cluster(tmp_path_factory.mktemp("own")) as running:
+        yield running
+        drained(running)
+
+
+def all_serve(cluster: Cluster) -> bool:
+    """Every process holds what it should, and says so."""
+    return all(process.get("/readyz")[0] == 200 for process in cluster.processes.values())
+
+
+def leases(cluster: Cluster) -> float:
+    """Held by all processes, by their own belief."""
+    return sum(one.metric("qim_leases_held", one.role) for one in cluster.roles(*HELD))
+
+
+@pytest.mark.parametrize("store", ["message_redis", "mailbox_redis"])
+def test_a_store_is_killed_and_its_tail_is_gone(
+    own: Cluster, stores: Path, first_user: int, store: str
+) -> None:
+    async def main() -> None:
+        load, server = Load(own, stores, first_user), getattr(own, store)
+        async with load.running() as running:
+            await running.acks(200)
+            server.kill()
+            assert server.lose_tail(bytes_lost=TAIL_BYTES) == TAIL_BYTES
+            server.start()
+            await running.every_lane()
+            await eventually(lambda: all_serve(own))
+        await load.check()
+
+    asyncio.run(main())
+
+
+def test_the_registry_sleeps_longer_than_a_lease(
+    own: Cluster, stores: Path, first_user: int
+) -> None:
+    """Owners stop before the registry could give what they hold to others; afterwards they take it up again."""
+
+    async def main() -> None:
+        load = Load(own, stores, first_user)
+        async with load.running() as running:
+            await running.acks(50)
+            assert own.etcd is not None
+            own.etcd.pause()
+            try:
+                await eventually(lambda: leases(own) == 0)
+                expired = [
+                    one.metric("qim_lease_expired_total", one.role) for one in own.roles(*HELD)
+                ]
+                assert all(count > 0 for count in expired), expired
+            finally:
+                own.etcd.resume()
+            await running.every_lane()
+            await eventually(lambda: all_serve(own) and leases(own) == sum(HELD.values()))
+        await load.check()
+
+    asyncio.run(main())
+
+
+def test_the_broker_is_killed_and_comes_back(own: Cluster, stores: Path, first_user: int) -> None:
+    async def main() -> None:
+        load, (broker,) = Load(own, stores, first_user), own.kafka
+        async with load.running() as running:
+            await running.acks(50)
+            broker.kill()
+            broker.process.launch()
+            await asyncio.to_thread(broker.process.wait_ready)
+            await running.every_lane()
+            await eventually(lambda: all_serve(own))
+        await load.check()
+
+    asyncio.run(main())
+
+
+def test_a_drain_has_an_end_and_waits_without_spinning(own: Cluster) -> None:
+    """What a mailbox has in flight can't be finished while its store sleeps: SIGTERM ends it all the same, with status 1."""
+    (mailbox,) = own.roles("mailbox")
+    own.mailbox_redis.pause()
+    try:
+        before = mailbox.cpu_seconds()
+        mailbox.terminate()
+        spent = before
+        while (now := mailbox.cpu_seconds()) is not None:
+            spent = now
+        assert mailbox.process.status in (0, 1)
+        assert spent is not None and before is not None
+        assert spent - before < 3.0, "it spun while it waited"
+    finally:
+        own.mailbox_redis.resume()
+    mailbox.start()

@@ -1,0 +1,84 @@
+"""A start that is refused wrote nothing: neither to the stores nor to the registry, and nobody was listened to."""
+
+import json
+from base64 import b64encode
+from collections.abc import Iterator
+from urllib.request import Request, urlopen
+
+import pytest
+
+from tests.integration.cluster.cluster import Cluster
+from tests.integration.cluster.role_process import RoleProcess
+from tests.integration.testbed.server_process import ServerFailed, accepts
+
+pytestmark = [pytest.mark.servers, pytest.mark.xdist_group("cluster")]
+
+READERS = ("writer", "fanout", "mailbox", "session", "auditor")
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Servers alone, and no topics."""
+    cluster = Cluster(tmp_path_factory.mktemp("bare"), counts={})
+    try:
+        cluster.start_servers(topics=False)
+        yield cluster
+    finally:
+        cluster.end()
+
+
+def refused(process: RoleProcess) -> str:
+    """What it said; it must have ended with 2."""
+    with pytest.raises(ServerFailed):
+        process.start()
+    assert process.process.status == 2, process.log()
+    return process.log()
+
+
+def wrote_nothing(cluster: Cluster) -> bool:
+    """Both stores are empty, and the registry knows nothing of this deployment."""
+    for store in (cluster.message_redis, cluster.mailbox_redis):
+        with store.client() as client:
+            if client.dbsize():
+                return False
+    endpoint, prefix = (
+        cluster.settings()[name].encode() for name in ("QIM_ETCD_ENDPOINTS", "QIM_ETCD_PREFIX")
+    )
+    behind = prefix[:-1] + bytes((prefix[-1] + 1,))
+    asked = {"key": b64encode(prefix).decode(), "range_end": b64encode(behind).decode()}
+    request = Request(
+        f"http://{endpoint.decode()}/v3/kv/range", data=json.dumps(asked).encode(), method="POST"
+    )
+    with urlopen(request, timeout=30) as answer:
+        return "kvs" not in json.load(answer)
+
+
+@pytest.mark.parametrize("role", READERS)
+def test_without_topics(bare: Cluster, role: str) -> None:
+    process = bare.add(role, 1)
+    assert "[kafka_topic_missing]" in refused(process)
+    assert wrote_nothing(bare)
+    for name in ("QIM_WRITER_LISTEN", "QIM_MAILBOX_LISTEN", "QIM_SESSION_LISTEN"):
+        address = process.settings.get(name)
+        assert address is None or not accepts(int(address.rpartition(":")[2]))
+
+
+@pytest.mark.parametrize("role", ["gateway", *READERS])
+def test_with_a_store_that_forgets(bare: Cluster, role: str) -> None:
+    """appendonly was switched off by somebody."""
+    with bare.mailbox_redis.client() as client, bare.message_redis.client() as other:
+        for one in (client, other):
+            one.config_set("appendonly", "no")
+        try:
+            assert "[redis_aof_off" in refused(bare.add(role, 2))
+        finally:
+            for one in (client, other):
+                one.config_set("appendonly", "yes")
+    assert wrote_nothing(bare)
+
+
+def test_with_a_registry_that_is_not_there(bare: Cluster) -> None:
+    process = bare.add("gateway", 3, QIM_ETCD_ENDPOINTS="127.0.0.1:1")
+    assert "[etcd_unreachable]" in refused(process)
+    assert not accepts(int(process.settings["QIM_GATEWAY_LISTEN"].rpartition(":")[2]))
+    assert wrote_nothing(bare)
