@@ -28,6 +28,7 @@ from qim.core.ports.completion import StoreReset
 from qim.services.audit_report import report_as_json
 from qim.services.config import Backend, UpConfig
 from qim.services.embedded import EmbeddedServer
+from qim.services.health import Health
 from qim.services.hosting import AUDIT_SECONDS_MAX
 from qim.services.observation import LogSink, ProcessObserver
 
@@ -49,16 +50,13 @@ class UpProcess:
         self._config = config
         self._directory = directory
         self._stop = asyncio.Event()
-        self._died: BaseException | None = None
-        self._ready = False
-        self._missing = ""
-        self._draining = False
         self._loop = asyncio.get_running_loop()
         descriptor = STDERR
         if config.log_path is not None:
             descriptor = os.open(config.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._sink = LogSink(self._loop, descriptor, as_json=config.log_json)
         self._observer = ProcessObserver(self._sink, self._on_death, stages=config.stage_logs)
+        self._health = Health(self._observer)
 
     async def run(self) -> int:
         """From start to exit status."""
@@ -89,8 +87,8 @@ class UpProcess:
         watching = asyncio.create_task(self._watch(server))
         try:
             await self._stop.wait()
-            self._ready, self._draining = False, True
-            calm = self._died is None and await server.drain(self._config.drain_seconds_max)
+            self._health.ready, self._health.draining = False, True
+            calm = self._health.died is None and await server.drain(self._config.drain_seconds_max)
         finally:
             watching.cancel()
         self._sink.line("info", "up", "drained" if calm else "not drained", {})
@@ -114,16 +112,16 @@ class UpProcess:
                 # Waiting mends nothing here, and starting again would find the same.
                 told = "; ".join(f"{check}: {detail}" for check, detail in broken[:3])
                 raise NotReady(f"the data is left as it is and not served: {told}")
-            if self._died is not None or self._loop.time() > deadline:
+            if self._health.died is not None or self._loop.time() > deadline:
                 raise NotReady(f"not serving after {self._config.ready_seconds_max:g} s: {missing}")
             await asyncio.sleep(0.005)
 
     async def _watch(self, server: EmbeddedServer) -> None:
         """A private store that ended by itself is started again, as another incarnation; while draining too, as what is
         in flight can't be finished without one."""
-        while self._died is None:
+        while self._health.died is None:
             # Looked at here, on the loop: /readyz is asked on another thread and must not walk a machine's state.
-            self._missing = server.not_serving()
+            self._health.missing = server.not_serving()
             if server.valkey.exit_code() is not None:
                 self._sink.line("error", "up", "store ended", {"status": server.valkey.exit_code()})
                 try:
@@ -138,19 +136,10 @@ class UpProcess:
         unfinished = path.with_suffix(".new")
         unfinished.write_text(json.dumps(ready) + "\n")
         unfinished.rename(path)
-        self._ready = True
+        self._health.ready = True
         print(json.dumps(ready), flush=True)
 
     def _operator_endpoint(self, server: EmbeddedServer) -> OperatorEndpoint:
-        def state() -> dict[str, object]:
-            told = [f"{check}: {detail}" for check, detail in self._observer.violations[:10]]
-            return {
-                "violations": told,
-                "serving": self._ready and not self._missing,
-                "missing": self._missing,
-                "draining": self._draining,
-            }
-
         def audit() -> dict[str, object]:
             asked = asyncio.run_coroutine_threadsafe(server.audit(), self._loop)
             return report_as_json(asked.result(AUDIT_SECONDS_MAX + 5))
@@ -160,17 +149,14 @@ class UpProcess:
             host,
             port,
             self._observer,
-            health=lambda: (self._observer.healthy, state()),
-            ready=lambda: (
-                self._ready and not self._missing and self._observer.healthy,
-                state(),
-            ),
-            live=lambda: (self._died is None, {}),
+            health=self._health.healthz,
+            ready=self._health.readyz,
+            live=self._health.livez,
             actions={"/audit": audit},
         )
 
     def _on_death(self, machine: str, error: BaseException) -> None:
-        self._died = error
+        self._health.died = error
         self._stop.set()
 
 
