@@ -26,7 +26,6 @@ from qim.core.ports.log import EndsRead, Fetch, Fetched, ReadEnds, StoredRecord,
 from tests.integration.cluster.cluster import LISTENERS, SECRET, Cluster
 from tests.integration.cluster.role_process import RoleProcess
 from tests.integration.testbed.redis import RedisServer
-from tests.integration.testbed.server_process import free_port
 
 COUNTS: Final[Mapping[str, int]] = {
     "writer": 2,
@@ -49,7 +48,6 @@ class ChaosCluster(Cluster):
         self, directory: Path, *, brokers: int, counts: Mapping[str, int] = COUNTS
     ) -> None:
         self.proxies: dict[tuple[str, str], Proxy] = {}
-        self._ports: dict[tuple[str, str], int] = {}
         super().__init__(directory, counts=counts, brokers=brokers)
 
     def add(self, role: str, number: int, **more: str) -> RoleProcess:
@@ -81,16 +79,14 @@ class ChaosCluster(Cluster):
 
     def _proxied(self, name: str, what: str, address: str) -> str:
         host, _, port = address.rpartition(":")
-        key = (name, what)
-        self.proxies[key] = Proxy(f"{name} {what}", host, int(port))
-        self._ports[key] = free_port()
-        return f"127.0.0.1:{self._ports[key]}"
+        proxy = self.proxies[name, what] = Proxy(f"{name} {what}", host, int(port))
+        return proxy.address
 
     async def start_proxies(self) -> None:
         """Those that do not listen yet."""
-        for key, proxy in self.proxies.items():
+        for proxy in self.proxies.values():
             if not proxy.listening:
-                await proxy.start(self._ports[key])
+                await proxy.start()
 
     async def close_proxies(self) -> None:
         """All of them."""

@@ -32,6 +32,9 @@ class Proxy:
     def __init__(self, name: str, host: str, port: int) -> None:
         self.name = name
         self._target = (host, port)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        """Taken from the first moment on; who dials before ``start`` waits."""
         self._server: asyncio.Server | None = None
         self._streams: set[_Stream] = set()
         self._serving: set[asyncio.Task[None]] = set()
@@ -43,20 +46,14 @@ class Proxy:
         for event in self.flowing.values():
             event.set()
 
-    async def start(self, port: int = 0) -> None:
-        """Listen on a loopback port, a free one by default."""
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", port)
+    async def start(self) -> None:
+        """Begin to carry."""
+        self._server = await asyncio.start_server(self._accept, sock=self._listener)
 
     @property
     def listening(self) -> bool:
         """``start`` was called."""
         return self._server is not None
-
-    @property
-    def port(self) -> int:
-        """Where it listens."""
-        assert self._server is not None, "not started"
-        return int(self._server.sockets[0].getsockname()[1])
 
     @property
     def address(self) -> str:
@@ -90,6 +87,7 @@ class Proxy:
         """Listener and streams."""
         self.cut()
         self.passes()
+        self._listener.close()
         if self._server is not None:
             self._server.close()
             await self._server.wait_closed()

@@ -43,6 +43,7 @@ class RunReport(Struct, frozen=True, kw_only=True):
     messages: int
     effective: int
     deliveries: int
+    refused: dict[str, int]
     faults: dict[str, int]
     devices: tuple[str, ...]
     seconds: float
@@ -144,6 +145,7 @@ class ChaosRun:
             messages=judged.messages,
             effective=judged.effective,
             deliveries=judged.deliveries,
+            refused=judged.refused,
             faults=dict(sorted(self._injected.items())),
             devices=differences,
             seconds=self.scene.world.now / 1000,

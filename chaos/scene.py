@@ -6,7 +6,8 @@ the facts of the devices in the order in which they happened.
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Protocol, cast
@@ -17,6 +18,7 @@ from chaos.device import Fact, LocalFact, NoticeFact, RealDevice
 from chaos.questions import questions
 from qim.core.audit import AuditReport
 from qim.core.client.vocabulary import ClientNotice
+from qim.core.contract.errors import ErrorCode
 from qim.core.ports.completion import StoreRole
 from qim.core.ports.log import StoredRecord, Topic
 from qim.core.ports.store_session import ReadSessions, SessionsRead
@@ -149,6 +151,7 @@ class Judged(Struct, kw_only=True):
     messages: int
     effective: int
     deliveries: int
+    refused: dict[str, int]
 
 
 async def judge(
@@ -201,7 +204,14 @@ async def judge(
         messages=len(scene.workload.asked),
         effective=len(history.oracle.messages),
         deliveries=sum(len(device.messages) for device in devices.values()),
+        refused=_refused(devices.values()),
     )
+
+
+def _refused(devices: Iterable[Device]) -> dict[str, int]:
+    """Sends that were settled as failed, by the word of their code."""
+    codes = Counter(code for device in devices for code in device.failed.values())
+    return {ErrorCode(code).name: count for code, count in sorted(codes.items())}
 
 
 async def visible_now(scene: RealScene) -> Visible:

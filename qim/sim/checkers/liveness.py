@@ -77,7 +77,9 @@ def owed_by_services(scene: "Scene") -> list[tuple[str, str, str, bytes]]:
             owed.append(("fanout_at_end", "fanout", f"partition {number}: {at} of {end}", b""))
         archived: Any = store.ask(ReadArchivePosition(op=0, partition=number))
         at = archived.offset if isinstance(archived, ArchivePositionRead) else -1
-        if at < end and not (at < 0 and end == scene.plan.beginnings.outbox_offset):
+        archived_here = scene.plan.topology.archivers > 0
+        untouched = at < 0 and end == scene.plan.beginnings.outbox_offset
+        if archived_here and at < end and not untouched:
             owed.append(("archiver_at_end", "archiver", f"partition {number}: {at} of {end}", b""))
     boxes = scene.stores[StoreRole.MAILBOX]
     for number in range(scene.plan.topology.shards):

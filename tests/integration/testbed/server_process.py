@@ -14,6 +14,8 @@ from typing import Final
 
 PR_SET_PDEATHSIG: Final = 1
 PORTS: Final = (10_000, 32_000)
+_given: set[int] = set()
+"""Ports that this process has handed out: who got one binds it later, and nobody else may get it meanwhile."""
 LOOK_SECONDS: Final = 0.05
 STOP_SECONDS: Final = 20.0
 LOG_TAIL_BYTES: Final = 4_000
@@ -134,8 +136,11 @@ def free_port() -> int:
     while True:
         with socket.socket() as probe:
             port = random.randrange(*PORTS)
+            if port in _given:
+                continue
             with contextlib.suppress(OSError):
                 probe.bind(("127.0.0.1", port))
+                _given.add(port)
                 return port
 
 
