@@ -276,7 +276,10 @@ class Leases:
 
     async def look(self, resources: Sequence[Resource], within: float) -> list[Held]:
         """What stands for each; one linearizable read for as many as fit into a transaction."""
-        looks = [self._look(part, within) for part in _parts(resources, calls.TXN_OPS_MAX // 2)]
+        size = calls.TXN_OPS_MAX // 2
+        if len(resources) <= size:
+            return await self._look(resources, within)
+        looks = [self._look(part, within) for part in _parts(resources, size)]
         return [held for part in await asyncio.gather(*looks) for held in part]
 
     async def _look(self, resources: Sequence[Resource], within: float) -> list[Held]:

@@ -8,6 +8,7 @@ counters fall; what the fences and barriers have seen raises them again (pipelin
 import asyncio
 from asyncio import AbstractEventLoop
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from functools import partial
 from typing import Any, Final, assert_never
 
 import msgspec
@@ -126,7 +127,13 @@ class EtcdRegistry:
             return
         task = self._loop.create_task(self._run(request, answer))
         self._requests.add(task)
-        task.add_done_callback(self._requests.discard)
+        task.add_done_callback(partial(self._ended, request, answer))
+
+    def _ended(self, request: RegistryRequest, answer: Answer, task: asyncio.Task[None]) -> None:
+        self._requests.discard(task)
+        if task.cancelled():
+            # Before its first step, so that it could not answer for itself.
+            self._told(request, Failed(op=request.op, why=FailReason.CANCELLED), 0.0, answer)
 
     async def close(self) -> None:
         """Answer what is in flight as Failed or Unknown, cut the connections."""
