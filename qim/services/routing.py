@@ -36,6 +36,7 @@ from qim.core.ports.registry import RegistryRequest, Resource, Role
 from qim.core.ports.store_history import HistoryStoreRequest
 from qim.core.ports.store_mailbox import MailboxStoreRequest
 from qim.core.ports.store_message import MessageStoreRequest
+from qim.core.ports.store_operator import OperatorMailboxRequest, OperatorMessageRequest
 from qim.core.ports.store_session import SessionStoreRequest
 from qim.services.roles import ServiceRole
 from qim.services.runtime import Hosted, Route, monotonic_ms, routes_for, wall_ms
@@ -85,6 +86,9 @@ _LEASED: Final[dict[str, Role]] = {
     "OpenSession": Role.SESSION,
     "ProjectDispatches": Role.SESSION,
     "ApplyStates": Role.SESSION,
+    "AmendSource": Role.FANOUT,
+    "BumpShard": Role.MAILBOX,
+    "RestartProjection": Role.SESSION,
 }
 
 
@@ -96,9 +100,11 @@ def leased_store_routes(keeper: LeaseKeeper, message: Port, mailbox: Port) -> di
         (HistoryStoreRequest, message),
         (MailboxStoreRequest, mailbox),
         (SessionStoreRequest, mailbox),
+        (OperatorMessageRequest, message),
+        (OperatorMailboxRequest, mailbox),
     )
     for union, port in unions:
-        for kind in get_args(union):
+        for kind in get_args(union) or (union,):
             role = _LEASED.get(kind.__name__)
             routes[kind] = _plain_route(port) if role is None else _leased_route(keeper, role, port)
     return routes

@@ -14,6 +14,7 @@ from qim.core.ports.network import Received, Send
 from qim.core.ports.registry import Acquire, RegistryRequest, Resource, Role
 from qim.core.ports.store import StoreRequest, store_role
 from qim.core.ports.store_message import LookupCommits, ReadHistory, ReadMembership, ReadPending
+from qim.core.ports.store_operator import RestartProjection
 from qim.core.ports.store_session import SessionStoreRequest
 from qim.services.roles import ServiceRole
 from qim.services.routing import (
@@ -90,7 +91,7 @@ def leased_resource(request: Any) -> Resource:
         archive = type(request).__name__ in {"OpenArchive", "CommitArchive"}
         role = Role.ARCHIVER if archive else Role.FANOUT
         return Resource(role=role, number=request.partition)
-    if isinstance(request, get_args(SessionStoreRequest)):
+    if isinstance(request, (*get_args(SessionStoreRequest), RestartProjection)):
         return Resource(role=Role.SESSION, number=request.shard)
     message = store_role(request).value == "message"
     return Resource(role=Role.WRITER if message else Role.MAILBOX, number=request.shard)
