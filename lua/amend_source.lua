@@ -4,12 +4,13 @@
 --
 -- KEYS   1 incarnation, 2 fs: source, 3 fr: receipts
 -- ARGV   1 incarnation, 2 epoch8, 3 from8, 4 position to (offset8 width1 digest topic), 5 filter8, 6 offset8 from which
---        receipts are dropped, or '', then three a receipt: offset8, the offset8 after it, receipt
+--        receipts are dropped, or '', 7 low8 high8 of offsets whose records were lost and stand elsewhere now, or '',
+--        then three a receipt: offset8, the offset8 after it, receipt
 -- Reply  K; or R; or F epoch8 (zeros where only the position differs)
 -- Uses: compare, guard
 -- allow-file (..): every part but the last has a fixed width
 
-local held = call('HMGET', KEYS[2], 'e', 'p')
+local held = call('HMGET', KEYS[2], 'e', 'p', 'l')
 local refused = foreign() or refusal(held[1], ARGV[2])
 if refused then return refused end
 if held[2] and sub(held[2], 1, 8) ~= ARGV[3] then
@@ -18,9 +19,11 @@ if held[2] and sub(held[2], 1, 8) ~= ARGV[3] then
 end
 
 if ARGV[6] ~= '' then call('ZREMRANGEBYLEX', KEYS[3], '[' .. ARGV[6], '+') end
-for i = 7, #ARGV, 3 do
+for i = 8, #ARGV, 3 do
   call('ZREMRANGEBYLEX', KEYS[3], '[' .. ARGV[i], '(' .. ARGV[i + 1])
   call('ZADD', KEYS[3], '0', ARGV[i] .. ARGV[i + 2])
 end
+local lost = held[3] or ''
+if ARGV[7] ~= '' and sub(lost, -16) ~= ARGV[7] then call('HSET', KEYS[2], 'l', lost .. ARGV[7]) end
 call('HSET', KEYS[2], 'p', ARGV[4], 'f', ARGV[5])
 return {'K'}

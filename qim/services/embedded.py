@@ -15,6 +15,7 @@ from qim.adapters.embedded.sqlite_archive import SqliteArchive
 from qim.adapters.embedded.sqlite_log import SqliteLog
 from qim.adapters.embedded.sqlite_registry import SqliteRegistry
 from qim.adapters.redis.store import RedisStore
+from qim.adapters.reporting import SILENT, Reporting
 from qim.adapters.tcp.server import TcpServer
 from qim.core.audit import AuditReport
 from qim.core.contract.params import Parameters
@@ -26,6 +27,7 @@ from qim.core.ports.store_mailbox import ReadShardState, ShardStateRead
 from qim.core.retention import RetentionPolicy
 from qim.core.session import SessionProjection
 from qim.services.hosting import Deployment, Hosting, Ports, socket_routes
+from qim.services.mending import Mender
 from qim.services.observation import ProcessObserver
 from qim.services.roles import ServiceRole
 from qim.services.runtime import Runtime, wall_ms
@@ -124,7 +126,10 @@ class EmbeddedServer:
         assert hosting is not None, "the auditor is started first"
         if self._tiered:
             self._open_archive()
-        self.tcp = TcpServer(self._socket_event, wall_ms)
+        reporting = Reporting(
+            log=SILENT.log, count=self._observer.count, observe=self._observer.observe
+        )
+        self.tcp = TcpServer(self._socket_event, wall_ms, reporting=reporting)
         self._parts.callback(self.tcp.abort_all)
         roles = [role for role in MACHINES if self._tiered or role is not ServiceRole.ARCHIVER]
         hosting.host(roles, owner=owner, sockets=socket_routes(self.tcp))
@@ -140,6 +145,11 @@ class EmbeddedServer:
         self.archive = SqliteArchive(self._directory.archive_database, self._loop)
         self._parts.push_async_callback(self.archive.close)
         self._ports.archive = self.archive
+
+    @property
+    def mender(self) -> Mender:
+        """The operator's procedures over these parts; beside a stopped server they find every lease free."""
+        return Mender(self._ports, self._parameters, tiered=self._tiered)
 
     def not_serving(self) -> str:
         """What is not open yet, as words; empty when everything serves."""

@@ -31,6 +31,7 @@ def encode_amend(request: AmendSource) -> Call:
         pack_position(request.to),
         u64(request.filter_epoch),
         u64(request.drop_from) if request.drop_from >= 0 else b"",
+        u64(request.lost[0]) + u64(request.lost[1]) if request.lost[0] < request.lost[1] else b"",
     ]
     for offset, receipt in request.receipts:
         args += (u64(offset), u64(offset + 1), receipt)

@@ -256,6 +256,12 @@ def decode_read_source(request: ReadSource, run_id: bytes, raw: Sequence[Any]) -
         receipts=tuple(receipts),
         dead_letters=tuple(letters),
         more=bool(cuts),
+        lost=tuple(
+            [
+                (number(raw[6][at : at + 8]), number(raw[6][at + 8 : at + 16]))
+                for at in range(0, len(raw[6]), 16)
+            ]
+        ),
     )
 
 

@@ -201,6 +201,8 @@ class DispatchWalk:
         if isinstance(entry, NewerFormat):
             self._leave_out(offset, f"{place} has a newer format than this auditor's")
         elif not isinstance(entry, Outboxed) or entry.record.message_id != dispatch.message_id:
+            if cut.was_lost(dispatch.source_offset):
+                return
             detail = f"{place} is not its record"
             self._finding(OrphanKind.DISPATCH_WITHOUT_RECORD, offset, dispatch, detail)
         elif walked and entry.epoch < cut.epoch_before(dispatch.source_offset):

@@ -157,6 +157,7 @@ class OutboxWalk:
         self._evidence.run.reset |= not window.cut.seen_in(reply.incarnation)
         first = window.receipts_to == window.low
         window.checkpoint = reply.checkpoint if first else min(window.checkpoint, reply.checkpoint)
+        window.cut.lost = reply.lost
         for offset, encoded in reply.receipts:
             try:
                 window.receipts[offset] = decode_receipt(encoded)

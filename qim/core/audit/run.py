@@ -32,6 +32,12 @@ class PartitionCut(Struct, kw_only=True):
     barrier_epochs: list[int] = []
     walked_to: int = 0
     covered: list[CoveredRange] = []
+    lost: tuple[tuple[int, int], ...] = ()
+    """Offsets whose records the log had lost, and which stand elsewhere since a repair."""
+
+    def was_lost(self, offset: int) -> bool:
+        """What stands there now is not what a dispatch may mean that names it; its receipt says where its record is."""
+        return any(low <= offset < high for low, high in self.lost)
 
     def seen_in(self, incarnation: bytes) -> bool:
         """Whether the store is still the one this partition's evidence came from (pipeline.md §0)."""

@@ -160,14 +160,19 @@ class OutboxRepair:
         facts = yield from self._facts()
         effective, keys = yield from self._walk(log)
         lost: list[CommitAuditFact] = []
-        differs_from = log.start if verdict is Verdict.OTHER_TOPIC else log.end
+        differs_from, matched_to = log.end, log.start
         for fact in facts:
             if fact.outbox_offset < log.start and fact.message_id not in effective:
                 continue  # retention took it; what it took was archived and delivered
             if keys.get(fact.outbox_offset) != fact.message_id:
                 differs_from = min(differs_from, fact.outbox_offset)
+            elif fact.outbox_offset < differs_from:
+                matched_to = fact.outbox_offset + 1
             if fact.message_id not in effective:
                 lost.append(fact)
+        if verdict is not Verdict.TRUSTED:
+            # Barriers alone may differ, which no fact tells: nothing above the last record that matches is believed.
+            differs_from = min(differs_from, matched_to)
         return _Found(
             log=log,
             known=known,
@@ -275,10 +280,11 @@ class OutboxRepair:
                 f"outbox {self._partition} would need {plan.padding} barriers to come to where it stood, more than "
                 f"{PADDING_MAX}: put back the log that belongs to the store instead"
             )
+        receipts = {one.message_id: one for one in found.known.receipts.values()}
         written_over = [
             offset
-            for offset, _ in found.effective.values()
-            if found.differs_from <= offset < min(found.archived, found.log.end)
+            for message_id, (offset, _) in found.effective.items()
+            if found.differs_from <= offset < found.archived and message_id not in receipts
         ]
         if written_over:
             raise NotMended(
@@ -287,11 +293,11 @@ class OutboxRepair:
                 "store, or report it"
             )
         yield from self._pad(epoch, plan.padding)
-        receipts = {one.message_id: one for one in found.known.receipts.values()}
         lost = [one for one in found.lost if one.message_id in bodies]
         before = [bodies[one.message_id] for one in lost if one.message_id in receipts]
         yield from self._publish(epoch, before)
         redispatched = 0
+        yield from self._remember(found, plan)
         if max(found.known.checkpoint, 0) > found.differs_from:
             redispatched = yield from self._settle(found, receipts)
         if self._tiered:
@@ -305,6 +311,14 @@ class OutboxRepair:
             republished=len(before) + len(after),
             redispatched=redispatched,
         )
+
+    def _remember(self, found: _Found, plan: OutboxPlan) -> Procedure[None]:
+        """Which offsets stood for other records: dispatches of these name them still, and the audit must know."""
+        if found.known.checkpoint < 0:
+            return
+        opened = yield from source.opened(self._partition, self._fresh_key)
+        lost = (found.differs_from, found.log.end + max(plan.padding, 1))
+        yield from source.amend(opened, opened.position, opened.filter_epoch, lost=lost)
 
     def _pad(self, epoch: int, count: int) -> Procedure[None]:
         """At least one barrier: whatever a dead owner appends late means nothing behind it."""

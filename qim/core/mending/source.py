@@ -113,6 +113,7 @@ def amend(
     *,
     drop_from: int = -1,
     receipts: tuple[tuple[int, bytes], ...] = (),
+    lost: tuple[int, int] = (0, 0),
 ) -> Procedure[None]:
     """One script. Raises Moved where the checkpoint is not where it was opened."""
     request = AmendSource(
@@ -125,6 +126,7 @@ def amend(
         filter_epoch=filter_epoch,
         drop_from=drop_from,
         receipts=receipts,
+        lost=lost,
     )
     yield from ask(request, SourceAmended)
 

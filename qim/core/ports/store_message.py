@@ -401,7 +401,11 @@ class ReadSource(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class SourceRead(Struct, frozen=True, kw_only=True, gc=False):
-    """Receipt and dead-letter rows by offset; ``more`` beyond ``limit``. checkpoint -1: missing. applied of the writer shard."""
+    """Receipt and dead-letter rows by offset; ``more`` beyond ``limit``. checkpoint -1: missing. applied of the writer shard.
+
+    ``lost``: ranges of offsets whose records the log had lost, published again elsewhere (pipeline.md §7): a dispatch may
+    still name them.
+    """
 
     op: int
     incarnation: bytes
@@ -410,6 +414,7 @@ class SourceRead(Struct, frozen=True, kw_only=True, gc=False):
     receipts: tuple[tuple[int, bytes], ...]
     dead_letters: tuple[tuple[int, bytes], ...]
     more: bool
+    lost: tuple[tuple[int, int], ...] = ()
 
 
 class ReadFacts(Struct, frozen=True, kw_only=True, gc=False):

@@ -13,7 +13,8 @@ class AmendSource(Struct, frozen=True, kw_only=True, gc=False):
     """Replace receipts of a source partition and put its checkpoint from ``from_offset`` to ``to``, ONE script.
 
     ``to`` may be the checkpoint that stands (receipts alone), or lie behind it: then fanout dispatches again from there.
-    ``drop_from``: receipts at this source offset and above go first; -1: none. Answers: SourceAmended, Fenced (epoch 0:
+    ``drop_from``: receipts at this source offset and above go first; -1: none. ``lost``: [low, high) of offsets whose
+    records were lost and are published elsewhere, remembered for the audit; low == high: none. Answers: SourceAmended, Fenced (epoch 0:
     the checkpoint is elsewhere).
     """
 
@@ -26,6 +27,7 @@ class AmendSource(Struct, frozen=True, kw_only=True, gc=False):
     filter_epoch: int
     drop_from: int
     receipts: tuple[tuple[int, bytes], ...]
+    lost: tuple[int, int] = (0, 0)
 
 
 class SourceAmended(Struct, frozen=True, kw_only=True, gc=False):

@@ -317,6 +317,7 @@ _OWN: dict[type, dict[str, st.SearchStrategy[Any]]] = {
         "filter_epoch": EPOCHS,
         "drop_from": st.integers(-1, 12),
         "receipts": OFFSET_ROWS,
+        "lost": st.tuples(OFFSETS, OFFSETS),
     },
     operator.BumpShard: {
         "from_watermark": WATERMARKS,

@@ -86,6 +86,17 @@ def test_a_checkpoint_is_put_back_with_its_receipts_and_only_once(store: Store) 
     assert amend(store, 20, at(9), **back) == Fenced(op=3, epoch=0)
 
 
+def test_ranges_that_were_lost_are_remembered_each_once(store: Store) -> None:
+    committed(store, 20)
+    assert read(store).lost == ()
+    for _ in range(2):
+        amend(store, 20, at(20), lost=(15, 30))
+    amend(store, 20, at(20), lost=(30, 30))
+    assert read(store).lost == ((15, 30),)
+    amend(store, 20, at(20), lost=(1 << 40, 1 << 41))
+    assert read(store).lost == ((15, 30), (1 << 40, 1 << 41))
+
+
 def bump(store: Store, low: int = OLD, epoch: int = 7, to: int = NEW, void_from: int = 1001) -> Any:
     request = BumpShard(
         op=9,

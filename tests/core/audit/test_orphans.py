@@ -11,10 +11,12 @@ from qim.core.contract.entities import (
     CommitState,
     FanoutAuditReceipt,
     GroupDispatch,
+    decode_receipt,
     encode_receipt,
 )
 from qim.core.contract.ids import dispatch_id
 from qim.core.contract.invariants import Invariant
+from qim.core.contract.logvalue import barrier_value
 from qim.core.contract.sequences import mailbox_seq
 from qim.core.ports.log import Topic
 from qim.core.ports.observe import Violation
@@ -250,6 +252,23 @@ def test_a_redriven_dead_letter_is_resolved(toy: Toy) -> None:
     assert only(toy.audit()).kind is OrphanKind.RECORD_WITHOUT_DISPATCH
     moved(toy, sent, 1, shard=SHARDS + 7)
     assert only(toy.audit()).kind is OrphanKind.WRONG_SHARD_SET
+
+
+def test_a_dispatch_may_name_an_offset_that_was_lost_and_filled_up(toy: Toy) -> None:
+    """The outbox lost the record and got it again elsewhere; its dispatches name where it stood (pipeline.md §7)."""
+    sent = toy.send()
+    moved_to = toy.publish(sent.record)
+    toy.outbox().spoil(sent.offset, barrier_value(1))
+    source = toy.sources[0]
+    receipt = decode_receipt(source.receipts.pop(sent.offset))
+    told = replace(receipt, source_offset=moved_to)
+    source.receipts[moved_to] = encode_receipt(told)
+    source.checkpoint = moved_to + 1
+    fact = source.facts[sent.record.message_id]
+    source.facts[sent.record.message_id] = replace(fact, outbox_offset=moved_to)
+    assert {one.kind for one in toy.audit().orphans} == {OrphanKind.DISPATCH_WITHOUT_RECORD}
+    source.lost = ((sent.offset, sent.offset + 1),)
+    assert toy.audit().verdict is Verdict.CLEAN
 
 
 def test_what_was_materialised_before_its_shard_epoch_was_raised_is_covered_by_its_receipt(

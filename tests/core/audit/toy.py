@@ -115,6 +115,7 @@ class Source(Struct):
     """An outbox partition as the store knows it."""
 
     checkpoint: int = -1
+    lost: tuple[tuple[int, int], ...] = ()
     receipts: dict[int, bytes] = {}
     dead_letters: dict[int, bytes] = {}
     facts: dict[bytes, CommitAuditFact] = {}
@@ -445,6 +446,7 @@ class Toy:
             applied=0,
             receipts=receipts,
             dead_letters=letters,
+            lost=source.lost,
             more=bool(cuts),
         )
 
