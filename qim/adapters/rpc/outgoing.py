@@ -146,7 +146,7 @@ class Outgoing:
         if self._link is link:
             self._opened()
         else:
-            self._not_reached(ConnectionResetError("lost as soon as welcomed"))
+            self._not_reached(link.error or ConnectionResetError("lost as soon as welcomed"))
 
     def _opened(self) -> None:
         if self._failed:
@@ -285,7 +285,8 @@ class Link(asyncio.Protocol):
         self.secured: TlsStream | None = None
         self._transport: asyncio.Transport | None = None
         self._reader = FrameReader(HELLO_BYTES_MAX)
-        self._why = ""
+        self.error: Exception | None = None
+        """Why we ended it."""
         self._timer: asyncio.TimerHandle | None = None
         self._last: list[Queued] = []
         self._heard = self._said = self._paused_at = 0.0
@@ -376,8 +377,8 @@ class Link(asyncio.Protocol):
             # How much of the last write was taken nobody can know.
             for _, _, kind in self._last:
                 self._wiring.dropped("cut", kind)
-        why = self._why or ("" if exc is None else str(exc) or type(exc).__name__)
-        self._peer.lost(self, why)
+        error = self.error or exc
+        self._peer.lost(self, "" if error is None else str(error) or type(error).__name__)
 
     def close(self) -> None:
         """End once what was written is out."""
@@ -397,11 +398,11 @@ class Link(asyncio.Protocol):
         self._stop(error)
 
     def _fail(self, error: Exception) -> None:
-        self._why = str(error)
+        self.error = error
         self._stop(error)
         if self._transport is not None:
             self._transport.abort()
-        self._peer.lost(self, self._why)
+        self._peer.lost(self, str(error))
 
     def _stop(self, error: BaseException) -> None:
         if self._timer is not None:

@@ -5,11 +5,22 @@ import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import msgspec
 import pytest
 import uvloop
 
 from qim.adapters.rpc import ProcessRole, RpcLimits, RpcNetwork
-from qim.adapters.rpc.frames import Control, control_kind, frame, hello_frame
+from qim.adapters.rpc.frames import (
+    CONTROL,
+    RPC_VERSION,
+    Control,
+    Hello,
+    control_kind,
+    frame,
+    hello_frame,
+    read_sorry,
+    sorry_frame,
+)
 from qim.adapters.start_refused import StartRefused
 from qim.core.contract.rpc import Kick, SummariesAnswer, decode_message, encode_message
 from tests.adapters.rpc.raw import RawConnection, RawListener
@@ -395,7 +406,7 @@ def test_a_crowd_of_strangers(play: Play) -> None:
     play(scenario)
 
 
-def test_refused_by_version_and_role(play: Play) -> None:
+def test_refused_by_role(play: Play) -> None:
     async def scenario() -> None:
         async with Process(WRITER) as writer:
             for role, code in (
@@ -410,6 +421,72 @@ def test_refused_by_version_and_role(play: Play) -> None:
                 peer.close()
                 assert f"'code': '{code}'" in writer.told.text().splitlines()[-1]
             assert not writer.heard
+
+    play(scenario)
+
+
+def other_version(kind: Control) -> bytes:
+    words = Hello(version=RPC_VERSION + 1, role="writer", address="127.0.0.1:9")
+    return frame(bytes((CONTROL, kind)) + msgspec.msgpack.encode(words))
+
+
+def test_another_version_is_refused_on_both_sides(play: Play) -> None:
+    async def scenario() -> None:
+        listener = RawListener()
+        async with Process(GATEWAY) as gateway:
+            stranger = await RawConnection.dial(gateway.address)
+            await stranger.send(other_version(Control.HELLO))
+            payload = await stranger.receive()
+            assert payload is not None and read_sorry(payload).code == "version"
+            gateway.say(listener.address, ask(1))
+            peer = await listener.accept()
+            await peer.receive()
+            await peer.send(other_version(Control.WELCOME))
+            await gateway.told.until(lambda: "it speaks version 2" in gateway.told.text())
+            for one in (stranger, peer):
+                one.close()
+        listener.close()
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("said", [b"\xc1\x09", b"\xc1\x02junk", encode_message(ask(1))])
+def test_a_dialled_peer_that_talks_nonsense_is_left(play: Play, said: bytes) -> None:
+    async def scenario() -> None:
+        listener = RawListener()
+        async with Process(GATEWAY) as gateway:
+            gateway.say(listener.address, ask(1))
+            peer = await listener.accept()
+            await peer.welcome("writer", listener.address)
+            await peer.send(frame(said))
+            words = f"{'control frame' if said[1] == 9 else 'a dialled peer said'} {said[:2].hex()}"
+            await gateway.told.until(lambda: words in gateway.told.text())
+            peer.close()
+        listener.close()
+
+    play(scenario)
+
+
+def test_thrown_out_again_and_again_it_waits_longer_each_time(play: Play) -> None:
+    """WELCOME and then SORRY: not dialled without a pause, and told each time."""
+    limits = RpcLimits(backoff_seconds_min=0.01, backoff_seconds_max=5.0)
+
+    async def scenario() -> None:
+        listener = RawListener()
+        async with Process(GATEWAY, limits=limits) as gateway:
+            for turn in range(3):
+                gateway.say(listener.address, ask(turn))
+                peer = await listener.accept()
+                await peer.welcome("writer", listener.address)
+                await peer.receive()
+                await peer.send(sorry_frame("wrong_role", "go away"))
+                await gateway.told.until(
+                    lambda turn=turn: gateway.told.text().count("go away") > turn
+                )
+                peer.close()
+            [peer_state] = gateway.network._peers.values()
+            assert peer_state._backoff >= 0.01
+        listener.close()
 
     play(scenario)
 

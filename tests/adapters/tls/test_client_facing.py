@@ -1,6 +1,7 @@
 """The gateway's listener in TLS 1.3: what clients must agree on, last words, drains, and certificates changed under way."""
 
 import asyncio
+import contextlib
 import os
 import selectors
 import shutil
@@ -17,6 +18,7 @@ import pytest
 import uvloop
 
 from qim.adapters.start_refused import StartRefused
+from qim.adapters.tcp import server as tcp_server
 from qim.adapters.tcp.server import TcpServer
 from qim.adapters.tls.client_facing import ClientFacingTls
 from qim.adapters.tls.dev_chain import Authority, write_dev_chain
@@ -238,6 +240,21 @@ def test_a_drain_keeps_who_is_there_and_ends_handshakes(play: Play) -> None:
 
 def gauge(gateway: Gateway, name: str) -> float:
     return sum(value for known, _, value in gateway.server.gauges() if known == name)
+
+
+def test_handshakes_are_bounded(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tcp_server, "HANDSHAKES_MAX", 1)
+
+    async def scenario(gateway: Gateway) -> None:
+        _, half = await asyncio.open_connection("127.0.0.1", gateway.port)
+        reader, turned = await asyncio.open_connection("127.0.0.1", gateway.port)
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""
+        assert gateway.told.counts["tls_handshakes_failed", "too_many"] == 1
+        for one in (half, turned):
+            one.transport.abort()
+
+    play(scenario)
 
 
 def test_a_reload_on_hangup(play: Play) -> None:
