@@ -14,7 +14,7 @@ from qim.adapters.kafka.settings import BATCH_OVERHEAD_BYTES
 from qim.core.ports.completion import Completion, Failed, FailReason, Unknown
 from qim.core.ports.log import Append, Appended, AppendRefused, LogRecord, LogReply
 
-Answer = Callable[[LogReply | Completion], None]
+Answer = Callable[[LogReply | Completion], object]
 
 RECORD_FRAME_BYTES: Final = 32
 """Length, attributes, time and offset deltas, two lengths, no headers: 21 at most, rounded up."""

@@ -258,7 +258,8 @@ class Producer:
     def _judge(self, line: _Line, part: tuple[Any, ...]) -> None:
         """``part``: partition, error, base offset, append time, log start, record errors, message."""
         job = line.jobs[0]
-        _, code, base, append_time, _, record_errors, message, *_ = part
+        fields: tuple[Any, ...] = (*part, (), None)
+        _, code, base, append_time, _, record_errors, message, *_ = fields
         outcome = outcome_of(code)
         match outcome:
             case Outcome.DONE if base < 0:

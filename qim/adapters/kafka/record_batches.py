@@ -1,15 +1,11 @@
 """The bytes of a fetch answer as stored records."""
 
-from typing import Final
-
 from aiokafka.errors import CorruptRecordException
+from aiokafka.record.default_records import DefaultRecordBatch
 from aiokafka.record.memory_records import MemoryRecords
 from msgspec import Struct
 
 from qim.core.ports.log import StoredRecord
-
-BATCH_FORMAT: Final = 2
-"""Older ones have no sequence numbers and no batch time; a log of ours has none of them."""
 
 
 class BatchesBroken(Exception):
@@ -34,8 +30,9 @@ def decode(data: bytes, offset: int) -> Decoded:
             batch = batches.next_batch()
             if batch is None:
                 break
-            if batch.magic != BATCH_FORMAT or not batch.validate_crc():
-                raise BatchesBroken(f"batch at {batch.base_offset}: wrong format or checksum")
+            # Older formats have no sequence numbers and no time of the batch; a log of ours has none of them.
+            if not isinstance(batch, DefaultRecordBatch) or not batch.validate_crc():
+                raise BatchesBroken("a batch of another format, or its checksum is wrong")
             whole += 1
             following = max(following, batch.next_offset)
             if batch.is_control_batch:

@@ -15,7 +15,7 @@ from qim.adapters.kafka.record_batches import bytes_of, within
 from qim.core.ports.completion import Completion
 from qim.core.ports.log import Fetch, Fetched, LogReply, StoredRecord
 
-Answer = Callable[[LogReply | Completion], None]
+Answer = Callable[[LogReply | Completion], object]
 
 
 class Waiter(Struct):

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from aiokafka.protocol.abstract import AbstractType
 from aiokafka.protocol.api import Request, RequestStruct, Response
-from aiokafka.protocol.produce import ProduceRequest_v8
+from aiokafka.protocol.produce import ProduceRequest_v7, ProduceRequest_v8
 from aiokafka.protocol.types import (
     Array,
     Boolean,
@@ -174,7 +174,13 @@ class OffsetsRequest5(RequestStruct):  # type: ignore[misc]
     )
 
 
-class AskOffsets(Request[OffsetsRequest5]):  # type: ignore[misc]
+class OffsetsRequest4(OffsetsRequest5):
+    """The same bytes; only what a broker may answer while it is elected differs."""
+
+    API_VERSION = 4
+
+
+class AskOffsets(Request[OffsetsRequest4 | OffsetsRequest5]):  # type: ignore[misc]
     """``asked``: (topic name, partition, leader epoch); ``timestamp``: EARLIEST or LATEST."""
 
     API_KEY = 2
@@ -256,10 +262,11 @@ class ProduceRequest13(RequestStruct):  # type: ignore[misc]
     )
 
 
-class AskAppend(Request[ProduceRequest_v8 | ProduceRequest13]):  # type: ignore[misc]
+class AskAppend(Request[ProduceRequest_v7 | ProduceRequest_v8 | ProduceRequest13]):  # type: ignore[misc]
     """acks=all. ``batches`` by topic name, ``topic_ids`` of these names.
 
     From version 8 on the answer names the record that was refused (KIP-467); aiokafka has it, and doesn't ask for it.
+    From version 13 on it goes by topic id.
     """
 
     API_KEY = 0
@@ -278,7 +285,7 @@ class AskAppend(Request[ProduceRequest_v8 | ProduceRequest13]):  # type: ignore[
     def build(self, request_struct_class: Any) -> Any:
         """For the version both sides speak."""
         no_transaction, tags = None, dict[int, bytes]()
-        if request_struct_class is ProduceRequest_v8:
+        if request_struct_class is not ProduceRequest13:
             topics: list[Any] = list(self._batches.items())
             return request_struct_class(no_transaction, ACKS_ALL, self._acks_ms, topics)
         topics = [
