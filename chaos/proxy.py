@@ -87,8 +87,9 @@ class Proxy:
         """Listener and streams."""
         self.cut()
         self.passes()
-        self._listener.close()
-        if self._server is not None:
+        if self._server is None:
+            self._listener.close()
+        else:
             self._server.close()
             await self._server.wait_closed()
         await asyncio.gather(*self._serving, return_exceptions=True)
