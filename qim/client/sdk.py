@@ -51,6 +51,7 @@ from qim.core.client.vocabulary import (
 from qim.core.contract.entities import MembershipOp, MessageKind, RetentionClass
 from qim.core.ports.local import Started
 from qim.core.ports.local_store import LocalMessage
+from qim.core.ports.observe import Violation
 
 
 class Client(SessionCalls):
@@ -105,6 +106,11 @@ class Client(SessionCalls):
         at: TracebackType | None,
     ) -> None:
         await self.close()
+
+    @property
+    def violations(self) -> tuple[Violation, ...]:
+        """What this device's own checks found since it was opened: each is a broken promise of Q-IM, so none may be."""
+        return () if self._driver is None else tuple(self._driver.violations)
 
     async def close(self) -> None:
         """Disconnect; pending sends stay in the local store and go out at the next start. Again: nothing."""

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import os
 import time
 from typing import Final
 
@@ -13,6 +14,7 @@ from qim.cli.data_files import running_server, secret_of
 from qim.cli.exit_codes import Exit
 from qim.cli.output import print_json, say
 from qim.cli.smoke import (
+    checks_cursors,
     checks_delivery,
     checks_groups,
     checks_operator,
@@ -30,6 +32,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     *checks_groups.CHECKS,
     *checks_sessions.CHECKS,
     *checks_protocol.CHECKS,
+    *checks_cursors.CHECKS,
     *checks_operator.CHECKS,
 )
 AT_ONCE_MAX: Final = 6
@@ -38,10 +41,12 @@ EXAMPLES = """\
   qim smoke                                        # beside an embedded server
   qim smoke --data ./data --json | jq .failed
   qim smoke --server im.example.org:7000 --token TOKEN    # what one user alone can check
+  qim smoke --server 10.0.0.5:7000 --metrics 10.0.0.5:9100 --metrics 10.0.0.6:9101   # all, with $QIM_AUTH_SECRET
   qim smoke --only idempotency-conflict --only order-is-kept
 """
 MORE = """
 Each check uses users that never were before (with --token alone, that user) and leaves their few messages behind.
+Tokens are signed with $QIM_AUTH_SECRET for a named server, with the data directory's secret for an embedded one.
 Exit status 0: every check holds (skipped ones are named); 1: one doesn't."""
 
 
@@ -76,8 +81,9 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--metrics",
         type=server,
+        action="append",
         metavar="HOST:PORT",
-        help="the operator's endpoint (default: found in the data directory)",
+        help="an operator's endpoint, one for each process (default: found in the data directory)",
     )
     add_server_arguments(parser)
 
@@ -118,6 +124,7 @@ async def _outcome(check: Check, grounds: Grounds) -> Outcome:
     try:
         async with asyncio.timeout(CHECK_SECONDS_MAX), Stage(grounds) as stage:
             await check.run(stage)
+            stage.judge_devices()
     except Skipped as why:
         status, detail = "skipped", str(why)
     except AssertionError as error:
@@ -139,7 +146,9 @@ def _where(error: BaseException) -> str:
 
 
 def _grounds(args: argparse.Namespace) -> Grounds:
-    data, token = data_and_token(args)
+    named = args.server and not (args.token or args.data)
+    given = os.environ.get("QIM_AUTH_SECRET", "").encode() if named else b""
+    data, token = (args.data, args.token) if given else data_and_token(args)
     claims = None if token is None else token_claims(token)
     tenant = tenant_of(args, claims)
     if token is not None and claims is None and data is None:
@@ -147,11 +156,11 @@ def _grounds(args: argparse.Namespace) -> Grounds:
             "this token doesn't say whose it is; smoke needs one of `qim token`, or --data DIR"
         )
     running = None if data is None or (args.server and args.metrics) else running_server(data)
-    metrics = args.metrics or (running.metrics if running else None)
-    secret = None if data is None else secret_of(data)
+    metrics = args.metrics or ([running.metrics] if running else [])
+    secret = given or (None if data is None else secret_of(data))
     return Grounds(
         address=args.server or (running.tcp if running else ""),
-        metrics=metrics,
+        metrics=tuple(metrics),
         tenant_id=tenant,
         sign=None if secret is None else (lambda user, ms: _signed(secret, tenant, user, ms)),
         token=token,

@@ -23,10 +23,13 @@ class Skipped(Exception):
 
 
 class Grounds(Struct, frozen=True, kw_only=True):
-    """The server under test. ``sign(user_id, expires_in_ms)`` is None where only one token is known."""
+    """The server under test. ``sign(user_id, expires_in_ms)`` is None where only one token is known.
+
+    ``metrics``: operator's endpoints of every process; empty where none is known.
+    """
 
     address: str
-    metrics: str | None
+    metrics: tuple[str, ...]
     tenant_id: str
     sign: Callable[[int, int], str] | None
     token: str | None
@@ -58,6 +61,7 @@ class Person:
             tls=self._stage.grounds.tls,
         )
         await self._stage.stack.enter_async_context(client)
+        self._stage.clients.append(client)
         if connect:
             await client.online(STEP_SECONDS_MAX)
         return client
@@ -80,6 +84,7 @@ class Stage:
         self.grounds = grounds
         self.stack = AsyncExitStack()
         self.folder = Path()
+        self.clients: list[Client] = []
         self._users = 0
 
     async def __aenter__(self) -> "Stage":
@@ -90,6 +95,11 @@ class Stage:
     async def __aexit__(self, *error: object) -> None:
         await self.stack.aclose()
 
+    def judge_devices(self) -> None:
+        """Raises AssertionError where a device saw an invariant broken: only a client can see a cursor that a push moved."""
+        found = [str(one) for client in self.clients for one in client.violations]
+        assert not found, f"a device's own checks fired: {found}"
+
     def person(self) -> Person:
         """A user that never was before. Raises Skipped where tokens can't be signed and one user was given."""
         self._users += 1
@@ -98,7 +108,9 @@ class Stage:
             user_id = secrets.randbits(USER_BITS) | 1 << USER_BITS
             return Person(self, user_id, sign(user_id, 3_600_000))
         if self._users > 1 or token is None:
-            raise Skipped("needs several users: give --data DIR, so that tokens can be signed")
+            raise Skipped(
+                "needs several users: give --data DIR or $QIM_AUTH_SECRET, so that tokens can be signed"
+            )
         return Person(self, self.grounds.token_user, token)
 
     def people(self, count: int) -> list[Person]:
