@@ -2,14 +2,14 @@
 
 import asyncio
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Final, Literal, TypeVar
 
 from msgspec import Struct
 
-from qim.core.audit import Orphan
+from qim.core.audit import AuditReport, Orphan
 from qim.core.contract.params import Parameters
-from qim.core.mending.asking import Procedure
+from qim.core.mending.asking import NotMended, Procedure
 from qim.core.mending.bump import Bump, BumpPlan
 from qim.core.mending.dead_letters import DeadLetter, Redispatch, listed, redriven
 from qim.core.mending.dispatches import redispatched
@@ -68,7 +68,7 @@ class Mender:
 
     async def dead_letters(self, partitions: Sequence[int] = ()) -> tuple[DeadLetter, ...]:
         """All of these outbox partitions, or of all."""
-        return await self.carry_out(listed(partitions or self._partitions()))
+        return await self.carry_out(listed(partitions or self.partitions()))
 
     async def redrive(
         self, letters: Iterable[DeadLetter], *, apply: bool
@@ -108,8 +108,13 @@ class Mender:
         )
         return await self.carry_out(run.applied() if apply else run.planned())
 
-    def _partitions(self) -> tuple[int, ...]:
-        return tuple(range(self._parameters.outbox_partition_count))
+    def partitions(self, only: int | None = None) -> tuple[int, ...]:
+        """All outbox partitions, or this one. Raises NotMended where there is no such."""
+        return _chosen("outbox partition", self._parameters.outbox_partition_count, only)
+
+    def shards(self, only: int | None = None) -> tuple[int, ...]:
+        """All mailbox shards, or this one. Raises NotMended where there is no such."""
+        return _chosen("mailbox shard", self._parameters.shard_count, only)
 
     def _key(self) -> bytes:
         return secrets.token_bytes(16)
@@ -148,6 +153,49 @@ class Mender:
         return (ports.message if message else ports.mailbox).submit
 
 
+class MendOrder(Struct, frozen=True, kw_only=True):
+    """What is asked for. ``partition`` or ``shard`` None: all of them; ``offset`` None: every dead letter there."""
+
+    what: Literal["deadletters", "redrive", "dispatches", "outbox", "bump"]
+    apply: bool = False
+    partition: int | None = None
+    offset: int | None = None
+    shard: int | None = None
+    force: bool = False
+
+
+async def mended(
+    order: MendOrder, mender: Mender, audit: Callable[[], Awaitable[AuditReport]]
+) -> dict[str, Any]:
+    """{"what", "apply", "found": […]}; with "refused" where it can't be done as things stand."""
+    told: dict[str, Any] = {"what": order.what, "apply": order.apply}
+    try:
+        return told | {"found": as_json(await _mended(order, mender, audit))}
+    except NotMended as refused:
+        return told | {"found": [], "refused": str(refused)}
+
+
+async def _mended(
+    order: MendOrder, mender: Mender, audit: Callable[[], Awaitable[AuditReport]]
+) -> Sequence[Struct]:
+    partitions = mender.partitions(order.partition)
+    match order.what:
+        case "deadletters":
+            return await mender.dead_letters(partitions)
+        case "redrive":
+            letters = await mender.dead_letters(partitions)
+            wanted = [one for one in letters if order.offset in (None, one.offset)]
+            return await mender.redrive(wanted, apply=order.apply)
+        case "dispatches":
+            orphans = [one for one in (await audit()).orphans if one.partition in partitions]
+            return await mender.redispatch(orphans, apply=order.apply)
+        case "outbox":
+            return [await mender.repair_outbox(one, apply=order.apply) for one in partitions]
+        case "bump":
+            shards = mender.shards(order.shard)
+            return [await mender.bump(one, apply=order.apply, force=order.force) for one in shards]
+
+
 def as_json(report: Struct | Sequence[Struct]) -> Any:
     """Structs as objects; offsets are strings, being wider than JavaScript counts."""
     if isinstance(report, Struct):
@@ -165,4 +213,9 @@ def _field(name: str, value: Any) -> Any:
     return value
 
 
-Report = Mapping[str, Any]
+def _chosen(what: str, count: int, only: int | None) -> tuple[int, ...]:
+    if only is None:
+        return tuple(range(count))
+    if not 0 <= only < count:
+        raise NotMended(f"there is no {what} {only}: they are 0 to {count - 1}")
+    return (only,)

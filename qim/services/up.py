@@ -11,10 +11,11 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Final, cast
+from typing import Any, Final, TypeVar, cast
 
+import msgspec
 import uvloop
 
 from qim.adapters.embedded.data_directory import DataDirectory, DataDirectoryDamaged
@@ -30,6 +31,7 @@ from qim.services.config import Backend, UpConfig
 from qim.services.embedded import EmbeddedServer
 from qim.services.health import Health
 from qim.services.hosting import AUDIT_SECONDS_MAX
+from qim.services.mending import MendOrder, mended
 from qim.services.observation import LogSink, ProcessObserver
 
 SERVER_FILE: Final = "server.json"
@@ -37,6 +39,9 @@ STDERR: Final = 2
 STORE_LOOK_SECONDS: Final = 0.25
 THREAD_SWITCH_SECONDS: Final = 0.0005
 """A log thread back from the disk waits this long for a busy event loop, once a statement, while acks wait for it."""
+
+
+T = TypeVar("T")
 
 
 class NotReady(Exception):
@@ -144,6 +149,13 @@ class UpProcess:
             asked = asyncio.run_coroutine_threadsafe(server.audit(), self._loop)
             return report_as_json(asked.result(AUDIT_SECONDS_MAX + 5))
 
+        def mend(body: bytes) -> dict[str, object]:
+            order = msgspec.json.decode(body, type=MendOrder)
+            asked = asyncio.run_coroutine_threadsafe(
+                mended(order, server.mender, server.audit), self._loop
+            )
+            return asked.result(AUDIT_SECONDS_MAX + 5)
+
         host, port = self._config.metrics
         return OperatorEndpoint(
             host,
@@ -153,6 +165,7 @@ class UpProcess:
             ready=self._health.readyz,
             live=self._health.livez,
             actions={"/audit": audit},
+            orders={"/mend": mend},
         )
 
     def _on_death(self, machine: str, error: BaseException) -> None:
@@ -187,8 +200,16 @@ def run_up(config: UpConfig) -> int:
 
 def audit_stopped(data: Path) -> AuditReport:
     """The orphan audit of a stopped server: its store and logs are opened, no machine is. Raises DataDirectoryHeld."""
+    return _beside_stopped(data, lambda server: server.audit())
 
-    async def main(directory: DataDirectory) -> AuditReport:
+
+def mend_stopped(data: Path, order: MendOrder) -> dict[str, Any]:
+    """What an operator mends beside a stopped server. Raises DataDirectoryHeld."""
+    return _beside_stopped(data, lambda server: mended(order, server.mender, server.audit))
+
+
+def _beside_stopped(data: Path, work: Callable[[EmbeddedServer], Awaitable[T]]) -> T:
+    async def main(directory: DataDirectory) -> T:
         stored = stored_config(directory)
         sink = LogSink(asyncio.get_running_loop(), STDERR, as_json=False)
         observer = ProcessObserver(sink, lambda *_: None, stages=False)
@@ -198,7 +219,7 @@ def audit_stopped(data: Path) -> AuditReport:
                 *await open_store(directory, stored.fsync, server.store_was_reset)
             )
             server.start_auditor()
-            return await server.audit()
+            return await work(server)
         finally:
             await server.close()
             sink.close()

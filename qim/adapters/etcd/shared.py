@@ -37,6 +37,16 @@ class SharedNumbers:
                 raise self._unauthorised(str(error)) from error
             raise self._unreachable(str(error)) from error
 
+    async def replace(self, numbers: dict[str, str], within: float) -> None:
+        """An operator's word: these numbers are others from now on. Raises StartRefused."""
+        try:
+            while True:
+                stored, revision = await self._stored(within)
+                if await self._written(stored | numbers, revision, within):
+                    return
+        except (Unanswered, NotApplied) as error:
+            raise self._unreachable(str(error)) from error
+
     async def _stored(self, within: float) -> tuple[dict[str, str], int]:
         read = calls.transaction((), (calls.read(self._keys.shared),))
         kvs = calls.found(await self._connection.ask(calls.TXN, read, within), 0)

@@ -20,6 +20,10 @@ STOP_LOOK_SECONDS = 0.05
 
 Report = Callable[[], tuple[bool, dict[str, object]]]
 Action = Callable[[], dict[str, object]]
+Order = Callable[[bytes], dict[str, object]]
+ORDER_BYTES_MAX = 64 * 1024
+JSON_TYPE = "application/json"
+"""An order must say that it is JSON: a page in somebody's browser can't send that to another host unasked."""
 
 
 class _Server(ThreadingMixIn, WSGIServer):
@@ -58,11 +62,13 @@ class OperatorEndpoint:
         ready: Report,
         live: Report,
         actions: Mapping[str, Action],
+        orders: Mapping[str, Order] | None = None,
     ) -> None:
         registry = CollectorRegistry()
         registry.register(collector)
         self._metrics = make_wsgi_app(registry)
         self._actions = dict(actions)
+        self._orders = dict(orders or {})
         self._reports = {"/healthz": health, "/readyz": ready, "/livez": live}
         kind = _Server6 if ":" in host else _Server
         self._server = make_server(host, port, self._app, server_class=kind, handler_class=_Handler)
@@ -92,15 +98,35 @@ class OperatorEndpoint:
         action = self._actions.get(path)
         if action is not None:
             return self._act(action, environ, start_response)
+        order = self._orders.get(path)
+        if order is not None:
+            return self._order(order, environ, start_response)
         report = self._reports.get(path)
         if report is None:
             start_response("404 Not Found", [("Content-Type", "text/plain")])
-            known = ["/metrics", *self._reports, *(f"POST {name}" for name in self._actions)]
+            posted = (*self._actions, *self._orders)
+            known = ["/metrics", *self._reports, *(f"POST {name}" for name in posted)]
             return [f"known paths: {' '.join(known)}\n".encode()]
         ok, details = report()
         status = "200 OK" if ok else "503 Service Unavailable"
         start_response(status, [("Content-Type", "application/json")])
         return [json.dumps({"ok": ok, **details}).encode() + b"\n"]
+
+    def _order(
+        self, order: Order, environ: dict[str, Any], start_response: Callable[..., Any]
+    ) -> Iterable[bytes]:
+        """An action with a body; ValueError of ``order`` is the caller's fault."""
+        size = environ.get("CONTENT_LENGTH") or "0"
+        refused = ""
+        if environ.get("CONTENT_TYPE", "").partition(";")[0].strip() != JSON_TYPE:
+            refused = f"say Content-Type: {JSON_TYPE}"
+        elif not size.isdigit() or int(size) > ORDER_BYTES_MAX:
+            refused = f"at most {ORDER_BYTES_MAX} bytes"
+        if refused:
+            start_response("400 Bad Request", [("Content-Type", JSON_TYPE)])
+            return [json.dumps({"error": refused}).encode() + b"\n"]
+        body = environ["wsgi.input"].read(int(size))
+        return self._act(lambda: order(body), environ, start_response)
 
     def _act(
         self, action: Action, environ: dict[str, Any], start_response: Callable[..., Any]
@@ -112,6 +138,9 @@ class OperatorEndpoint:
             return [b"use POST\n"]
         try:
             answer = action()
+        except ValueError as error:
+            start_response("400 Bad Request", [("Content-Type", "application/json")])
+            return [json.dumps({"error": str(error)}).encode() + b"\n"]
         except TimeoutError as error:
             start_response("504 Gateway Timeout", [("Content-Type", "application/json")])
             return [json.dumps({"error": str(error)}).encode() + b"\n"]

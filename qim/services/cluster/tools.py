@@ -1,0 +1,67 @@
+"""The operator's tools beside a cluster: they open what the auditor speaks to, and no machine.
+
+They go to the stores, the log and the registry themselves, under the same fences as a machine; leases keep them from what
+a process owns (pipeline.md §7).
+"""
+
+import asyncio
+from typing import Any
+
+import uvloop
+
+from qim.adapters.reporting import SILENT
+from qim.core.audit import AuditReport
+from qim.core.ports.log import Topic
+from qim.services.cluster.adapters import Opened, Told, open_adapters
+from qim.services.hosting import Deployment, Hosting
+from qim.services.mending import Mender, MendOrder, mended
+from qim.services.observation import LogSink, ProcessObserver
+from qim.services.roles import ServiceRole
+from qim.services.runtime import Runtime
+from qim.services.settings import Settings
+
+STDERR = 2
+OWNER = "operator"
+MENDED_TOPIC = {"bump": Topic.DISPATCH, "outbox": Topic.OUTBOX}
+"""What is mended may be a topic made anew, whose id the registry must learn, or no process starts over it."""
+
+
+def mend_cluster(settings: Settings, order: MendOrder) -> dict[str, Any]:
+    """Carry an order out. Raises StartRefused where a server can't be opened."""
+    return uvloop.run(_mend(settings, order))
+
+
+async def _mend(settings: Settings, order: MendOrder) -> dict[str, Any]:
+    loop = asyncio.get_running_loop()
+    told = Told(reporting=SILENT, on_reset=lambda _: None)
+    opened = await open_adapters(settings, ServiceRole.AUDITOR, loop, told)
+    try:
+        parameters = settings.parameters()
+        tiered = parameters.message_store_backend == "tiered"
+        mender = Mender(opened.ports, parameters, tiered=tiered)
+        found = await mended(order, mender, lambda: _audit(settings, opened))
+        topic = MENDED_TOPIC.get(order.what)
+        if order.apply and topic is not None and "refused" not in found:
+            identity = opened.topic_ids[topic].hex()
+            await opened.registry.replace_shared({f"topic_id_{topic}": identity})
+        return found
+    finally:
+        await opened.close()
+
+
+async def _audit(settings: Settings, opened: Opened) -> AuditReport:
+    loop = asyncio.get_running_loop()
+    sink = LogSink(loop, STDERR, as_json=settings.log_format == "json")
+    runtime = Runtime(loop, ProcessObserver(sink, _died, stages=False))
+    deployment = Deployment(parameters=settings.parameters(), retention=settings.retention())
+    hosting = Hosting(loop, runtime, opened.ports, deployment, owner=OWNER, address=OWNER)
+    hosting.host_auditor()
+    try:
+        return await hosting.audit()
+    finally:
+        runtime.stop()
+        sink.close()
+
+
+def _died(machine: str, error: BaseException) -> None:
+    raise AssertionError(f"the {machine} died: {error!r}")
