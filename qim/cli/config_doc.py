@@ -49,6 +49,7 @@ REFUSALS = """\
 | `config_file` | the file can't be read, or isn't TOML |
 | `config_parameters` | windows out of their legal order (contract.md), a lease renewed later than it ends |
 | `config_obsolete`, `store_backend_deprecated` | a variable without a meaning whose value could be relied on |
+| `topics_not_distinct` | two of the three topics have one name |
 | `archiver_without_archive` | an archiver without `QIM_MESSAGE_STORE_BACKEND=tiered` |
 | `tls_pair_half` | a certificate without its key, or the reverse: never ends in plaintext |
 | `internal_tls_half` | some of the four files of mTLS between processes |

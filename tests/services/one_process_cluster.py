@@ -111,13 +111,18 @@ class OneProcessCluster:
             await self.stop(name)
         await self._stack.aclose()
 
-    async def start(self, role: ServiceRole, name: str = "", **changed: Any) -> dict[str, Any]:
-        """Wait for its ready line. Raises what it refused."""
-        loop = asyncio.get_running_loop()
-        said: asyncio.Future[str] = loop.create_future()
+    def launch(
+        self, role: ServiceRole, **changed: Any
+    ) -> tuple[ServeProcess, asyncio.Task[int], asyncio.Future[str]]:
+        """Begin: the process, its end, and its ready line to come."""
+        said: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         settings = replace(SETTINGS, **changed)
         process = ServeProcess(settings, role, open_ports=self._open, say=said.set_result)
-        task = asyncio.create_task(process.run())
+        return process, asyncio.create_task(process.run()), said
+
+    async def start(self, role: ServiceRole, name: str = "", **changed: Any) -> dict[str, Any]:
+        """Wait for its ready line. Raises what it refused."""
+        process, task, said = self.launch(role, **changed)
         await asyncio.wait((task, said), return_when=asyncio.FIRST_COMPLETED, timeout=30)
         if task.done():
             task.result()

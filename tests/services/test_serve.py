@@ -16,6 +16,7 @@ from qim.core.mailbox import MailboxEffect
 from qim.core.ports.archive import ArchiveRequest
 from qim.core.ports.log import LogRequest
 from qim.core.ports.network import Send
+from qim.core.ports.registry import Acquire, Resource, Role
 from qim.core.ports.store_history import HistoryStoreRequest
 from qim.core.ports.store_mailbox import MailboxStoreRequest
 from qim.core.ports.store_message import MessageStoreRequest
@@ -120,3 +121,53 @@ def test_other_shared_numbers_are_refused(tmp_path: Path) -> None:
                 await cluster.start(ServiceRole.GATEWAY, default_history_retention_days=31)
 
     asyncio.run(main())
+
+
+def test_told_to_stop_before_it_serves_it_ends_and_leaves_nothing(tmp_path: Path) -> None:
+    """What it should hold is held by a process that is dead: it waits for the lease, and SIGTERM comes first."""
+
+    async def main() -> None:
+        async with OneProcessCluster(tmp_path / "data") as cluster:
+            resource = Resource(role=Role.FANOUT, number=0)
+            dead = Acquire(op=1, resource=resource, owner="dead", address="", ttl_ms=60_000)
+            taken: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+            cluster.registry.submit(dead, taken.set_result)
+            await taken
+            process, task, said = cluster.launch(ServiceRole.FANOUT)
+            async with asyncio.timeout(20):
+                while "1 of 2" not in process.missing:  # noqa: ASYNC110 - nobody tells
+                    await asyncio.sleep(0.01)
+            assert process.readiness()[0] is False
+            process.stop()
+            assert await task == 0
+            assert not said.done(), "it never said that it serves"
+
+    asyncio.run(main())
+
+
+def test_a_machine_that_dies_takes_its_process_with_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with OneProcessCluster(tmp_path / "data") as cluster:
+            told = await cluster.start(ServiceRole.WRITER)
+            process, task = cluster.running.pop("writer")
+            assert process._hosting is not None
+            writer = process._hosting.hosts[ServiceRole.WRITER]
+            writer.machine = Broken()
+            writer.post("a fact no machine knows")
+            assert await task == 1
+            assert told["role"] == "writer"
+
+    asyncio.run(main())
+
+
+class Broken:
+    """A machine with a bug."""
+
+    def step(self, now: int, events: object) -> object:
+        raise RuntimeError("our own bug")
+
+    def deadline(self) -> int | None:
+        return None
+
+    def idle(self) -> bool:
+        return False

@@ -201,6 +201,7 @@ def test_a_file_says_texts_numbers_bools_and_lists(tmp_path: Path, toml: str) ->
         ("QIM_TENANT_RETENTION_DAYS", "acme"),
         ("QIM_TENANT_RETENTION_DAYS", "acme=0"),
         ("QIM_WRITER_ID", "65536"),
+        ("QIM_WRITER_ID", "0"),
         ("QIM_WEBHOOK_FAIL_POLICY", "ajar"),
         ("QIM_OUTBOX_TOPIC", " "),
     ],
@@ -290,6 +291,12 @@ def test_what_a_role_needs_is_named(role: str) -> None:
     assert named == wanted
     with pytest.raises(StartRefused):
         require(settings, ServiceRole(role))
+
+
+@pytest.mark.parametrize("name", ["QIM_OUTBOX_TOPIC", "QIM_USER_STATE_TOPIC"])
+def test_each_log_has_a_topic_of_its_own(name: str) -> None:
+    assert codes("writer", **{name: "qim.dispatch"}) == ["topics_not_distinct"]
+    assert codes("gateway", **{name: "qim.dispatch"}) == ["topics_not_distinct"]
 
 
 def test_an_archiver_without_an_archive() -> None:

@@ -94,6 +94,15 @@ class ServeProcess:
         """As SIGTERM does: drain and end."""
         self._stop.set()
 
+    @property
+    def missing(self) -> str:
+        """What is wished for and not open yet, as words."""
+        return self._health.missing
+
+    def readiness(self) -> tuple[bool, dict[str, object]]:
+        """As /readyz has it."""
+        return self._health.readyz()
+
     async def run(self) -> int:
         """From start to exit status."""
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -27,6 +27,7 @@ def check_settings(settings: Settings, role: ServiceRole) -> tuple[StartRefused,
     """Every reason why a process of this role must not start with these settings (pure)."""
     return (
         *_missing(settings, role),
+        *_topics(settings, role),
         *_parameters(settings),
         *_archive(settings, role),
         *_client_tls(settings),
@@ -68,6 +69,24 @@ def _missing(settings: Settings, role: ServiceRole) -> Iterator[StartRefused]:
                 got="not set",
                 expected=variable.kind.expected,
                 command=f"export {variable.name}=…",
+            )
+
+
+def _topics(settings: Settings, role: ServiceRole) -> Iterator[StartRefused]:
+    told = {
+        "QIM_OUTBOX_TOPIC": settings.outbox_topic,
+        "QIM_DISPATCH_TOPIC": settings.dispatches(role),
+        "QIM_USER_STATE_TOPIC": settings.user_state_topic,
+    }
+    first: dict[str, str] = {}
+    for name, topic in told.items():
+        if topic is not None and first.setdefault(topic, name) != name:
+            yield StartRefused(
+                "topics_not_distinct",
+                name,
+                got=f"{topic!r}, as {first[topic]} is",
+                expected="a topic of its own: each log is read as what it is",
+                command=f"export {name}=…",
             )
 
 

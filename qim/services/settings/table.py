@@ -329,10 +329,10 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         _WRITER,
         Variable(
             name="QIM_WRITER_ID",
-            kind=whole(0, 65535),
+            kind=whole(1, 65535),
             group=_WRITER,
             default_told="leased from the registry",
-            meaning="the writer's instance number in message ids; two writers never share one",
+            meaning="the writer's instance number in message ids; two writers never share one; a predecessor's lease is waited for",
         ),
         (
             "QIM_WEBHOOK_BEFORE_SEND_URL",
