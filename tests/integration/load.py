@@ -10,13 +10,19 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+from msgspec.structs import replace
+
 from qim.client import Client, SendStatus, Sent
+from qim.core.client import ClientConfig
+from qim.core.contract.params import DEFAULT
 from qim.core.ports.local_store import LocalMessage
 from tests.integration.raw_client import PATIENCE_SECONDS, Target, token
 from tests.integration.served import CANARY
 from tests.integration.up_process import run_qim
 
 USERS_COUNT = 4
+QUICK_HEARTS = replace(DEFAULT, heartbeat_ms=5_000)
+"""A server that sleeps is noticed in seconds, not in a minute."""
 SENDS_INFLIGHT = 4
 SETTLE_SECONDS = 240.0
 
@@ -112,12 +118,22 @@ class Load:
                 await asyncio.sleep(0.05)
 
     def _client(self, user: int, device: str) -> Client:
+        access_token = token(self._served.target.secret, user)
+        addresses = self._served.addresses
         return Client(
             user_id=user,
-            access_token=token(self._served.target.secret, user),
-            addresses=self._served.addresses,
+            access_token=access_token,
+            addresses=addresses,
             store_path=self._stores / f"{user}-{device}.db",
             device_id=device.encode(),
+            config=ClientConfig(
+                user_id=user,
+                device_id=device.encode(),
+                access_token=access_token,
+                addresses=addresses,
+                parameters=QUICK_HEARTS,
+                dead_peer_ms=2 * QUICK_HEARTS.heartbeat_ms,
+            ),
             tls=getattr(self._served, "tls", None),
         )
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.cluster.cluster import Cluster
+from tests.integration.cluster.cluster import SECRET, Cluster
+from tests.integration.served import CANARY
 
 SHARED_ROLES = ("writer", "fanout", "mailbox", "session", "gateway")
 _first_users = itertools.count(1_000, 10)
@@ -47,6 +48,10 @@ def drained(cluster: Cluster) -> None:
         if process.alive:
             assert process.stop() == 0, f"{process.name}: {process.log()[-4000:]}"
     for process in cluster.processes.values():
-        assert "Traceback" not in process.log(), f"{process.name}: {process.log()[-4000:]}"
+        log = process.log()
+        assert "Traceback" not in log, f"{process.name}: {log[-4000:]}"
+        assert CANARY.decode() not in log, f"{process.name} logged a body"
+        assert SECRET not in log, f"{process.name} logged the secret"
+        assert "qim1." not in log, f"{process.name} logged a token"
         for record in process.log_records():
             assert record["event"] not in ("machine died", "violation"), (process.name, record)

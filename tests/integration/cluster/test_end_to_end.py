@@ -1,15 +1,19 @@
 """From client to client through a process of each role, over real Redis, Kafka and etcd."""
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from qim.client import Client, SendStatus
-from tests.integration.cluster.cluster import PARTITIONS, SHARDS, Cluster
+from tests.integration.cluster.cluster import PARTITIONS, SHARDS, Cluster, make_topics
 from tests.integration.load import Load
 from tests.integration.people import PATIENCE_SECONDS, acked, arrived, seen, text_of
 from tests.integration.raw_client import token
+from tests.integration.served import eventually
 from tests.integration.testbed.server_process import ServerFailed
 
 pytestmark = [pytest.mark.servers, pytest.mark.xdist_group("cluster")]
@@ -76,12 +80,70 @@ def test_each_process_serves_and_says_so(cluster: Cluster) -> None:
         assert (process.role == "auditor") == (process.get("/audit")[0] == 405)
 
 
-def test_other_shared_numbers_are_refused_by_name(cluster: Cluster) -> None:
-    """Whoever came first has written them; this one would keep history for another time."""
-    stranger = cluster.add("fanout", 9, QIM_HISTORY_HOT_WINDOW_MS="7200000")
+STAGES = {
+    "writer": {"RECORDED", "OUTBOXED", "COMMITTED"},
+    "fanout": {"DISPATCHED"},
+    "mailbox": {"MAILBOXED"},
+    "session": {"PROJECTED"},
+    "gateway": {"PUSHED"},
+}
+
+
+def test_one_trace_id_goes_through_all_processes(
+    cluster: Cluster, stores: Path, first_user: int
+) -> None:
+    async def main() -> None:
+        one, other = first_user, first_user + 1
+        async with device(cluster, one, stores) as sender, device(cluster, other, stores) as reader:
+            await sender.online(PATIENCE_SECONDS)
+            await reader.online(PATIENCE_SECONDS)
+            told = await sender.send("follow me", to=other, timeout=PATIENCE_SECONDS)
+            where = acked(told)
+            await arrived(reader, where.conversation_id, where.conversation_seq)
+            await eventually(lambda: any(stages == STAGES for stages in traced(cluster).values()))
+
+    asyncio.run(main())
+
+
+def traced(cluster: Cluster) -> dict[str, dict[str, set[str]]]:
+    """By trace id: which stages which role's log tells of it."""
+    found: dict[str, dict[str, set[str]]] = {}
+    for process in cluster.roles(*STAGES):
+        for record in process.log_records():
+            if (trace_id := record.get("trace_id")) is not None:
+                by_role = found.setdefault(trace_id, {})
+                by_role.setdefault(process.role, set()).add(record["event"])
+    return found
+
+
+def test_a_topic_made_anew_is_noticed_by_its_id(cluster: Cluster) -> None:
+    """Another topic under the name this deployment was begun with: offsets would begin again, and mean other messages."""
+    other = f"{cluster.name}.another"
+    asyncio.run(make_topics(replace(cluster.kafka_settings(), outbox_topic=other)))
+    with refused_start(cluster, "fanout", QIM_OUTBOX_TOPIC=other) as log:
+        assert "topic_id_outbox" in log
+
+
+def test_a_writer_number_that_is_taken_is_refused(cluster: Cluster) -> None:
+    """Under the TTL of the one that holds it, which renews it: waiting does not help."""
+    with refused_start(cluster, "writer", QIM_WRITER_ID="1") as log:
+        assert "[writer_id_taken]" in log
+
+
+@contextmanager
+def refused_start(cluster: Cluster, role: str, **told: str) -> Iterator[str]:
+    """A process that must be refused, with its log."""
+    stranger = cluster.add(role, 9, **told)
     try:
-        with pytest.raises(ServerFailed, match="hot_window_ms"):
+        with pytest.raises(ServerFailed):
             stranger.start()
-        assert stranger.process.status == 2
+        assert stranger.process.status == 2, stranger.log()
+        yield stranger.log()
     finally:
         del cluster.processes[stranger.name]
+
+
+def test_other_shared_numbers_are_refused_by_name(cluster: Cluster) -> None:
+    """Whoever came first has written them; this one would keep history for another time."""
+    with refused_start(cluster, "fanout", QIM_HISTORY_HOT_WINDOW_MS="7200000") as log:
+        assert "hot_window_ms" in log

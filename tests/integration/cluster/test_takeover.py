@@ -12,7 +12,7 @@ from tests.integration.cluster.role_process import RoleProcess
 from tests.integration.load import Load
 from tests.integration.served import eventually
 
-pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.xdist_group("cluster")]
+pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.xdist_group("takeover")]
 LEASED = {"writer": PARTITIONS, "fanout": PARTITIONS, "mailbox": SHARDS, "session": SHARDS}
 
 
