@@ -65,14 +65,21 @@ def add_parser(subparsers: Subparsers) -> None:
     what.add_argument("--group-share", type=float, default=0.0, help="of the messages, 0 to 1")
     heavy = parser.add_argument_group("hardship")
     heavy.add_argument("--reconnects", type=float, default=0.0, help="streams cut a second")
+    heavy.add_argument("--storms", type=int, default=0, help="times that all are cut at once")
     heavy.add_argument("--slow", type=int, default=0, help="devices that stop reading at times")
     heavy.add_argument("--slow-seconds", type=seconds, default=5.0)
+    heavy.add_argument(
+        "--late-ms",
+        type=seconds,
+        metavar="MS",
+        help="how late the generator may be at P99 (20); more, and latencies prove nothing",
+    )
     parser.add_argument("--json", action="store_true", help="the report as one JSON object")
 
 
 async def _run(args: argparse.Namespace) -> int:
     try:
-        from qim.client.load.run import LoadPlan, LoadReport, LoadRun
+        from qim.client.load.run import GENERATOR_LATE_MS, LoadPlan, LoadReport, LoadRun
     except ImportError as error:
         raise UsageError(
             f"the extra 'cluster' is needed: pip install 'qim[cluster]' ({error})"
@@ -93,6 +100,8 @@ async def _run(args: argparse.Namespace) -> int:
         group_share=args.group_share,
         body_bytes=args.body,
         reconnects=args.reconnects,
+        storms=args.storms,
+        late_ms=args.late_ms or GENERATOR_LATE_MS,
         slow=args.slow,
         slow_seconds=args.slow_seconds,
     )

@@ -18,11 +18,12 @@ def load(served: Served, *options: str) -> tuple[int, dict[str, Any]]:
 
 def test_groups_cut_streams_and_slow_readers(served: Served) -> None:
     options = "--rate 60 --seconds 3 --warmup 1 --users 20 --groups 2 --group-size 10"
-    options += " --group-share 0.5 --reconnects 2 --slow 1 --slow-seconds 1"
+    options += " --group-share 0.5 --reconnects 2 --storms 1 --slow 1 --slow-seconds 1"
     status, report = load(served, *options.split())
     assert report["holds"], report["verdict"]
     assert report["verdict"]["acked"] == report["verdict"]["sent"] > 200
-    assert report["counts"]["connections_lost"] >= 5
+    assert report["counts"]["connections_lost"] >= 20 + 5, "all once, and some more"
+    assert report["counts"]["storms"] == 1
     assert report["latency_ms"]["end_to_end"]["count"] > 500
     # A generator beside a busy test run may be late; nothing else may make the run incomplete.
     assert status == 0 or all("generator" in why for why in report["incomplete_because"]), report
