@@ -242,6 +242,8 @@ class ServeProcess:
         ready = {"ready": True, "role": self._role.value, "pid": os.getpid(), **told}
         if self._network is not None:
             ready["internal"] = hosting.address
+        if self._role is ServiceRole.WRITER:
+            ready["writer_id"] = hosting.deployment.instance
         self._say(json.dumps(ready))
 
     # ------------------------------------------------------------ at work, and the end

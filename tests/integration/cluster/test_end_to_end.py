@@ -126,7 +126,8 @@ def test_a_topic_made_anew_is_noticed_by_its_id(cluster: Cluster) -> None:
 
 def test_a_writer_number_that_is_taken_is_refused(cluster: Cluster) -> None:
     """Under the TTL of the one that holds it, which renews it: waiting does not help."""
-    with refused_start(cluster, "writer", QIM_WRITER_ID="1") as log:
+    taken = cluster.process("writer-1").ready["writer_id"]
+    with refused_start(cluster, "writer", QIM_WRITER_ID=str(taken)) as log:
         assert "[writer_id_taken]" in log
 
 
@@ -140,6 +141,7 @@ def refused_start(cluster: Cluster, role: str, **told: str) -> Iterator[str]:
         assert stranger.process.status == 2, stranger.log()
         yield stranger.log()
     finally:
+        stranger.kill()
         del cluster.processes[stranger.name]
 
 
