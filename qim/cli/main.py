@@ -13,6 +13,7 @@ from qim.cli import (
     history,
     load,
     mailbox,
+    mending,
     overlay,
     prewarm,
     send,
@@ -79,6 +80,7 @@ def parser(*, with_sim: bool = False) -> argparse.ArgumentParser:
     load.add_parser(commands)
     prewarm.add_parser(commands)
     audit.add_parser(commands)
+    mending.add_parsers(commands)
     archive.add_parser(commands)
     topics.add_parser(commands)
     if with_sim:

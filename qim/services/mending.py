@@ -192,8 +192,16 @@ async def _mended(
         case "outbox":
             return [await mender.repair_outbox(one, apply=order.apply) for one in partitions]
         case "bump":
-            shards = mender.shards(order.shard)
-            return [await mender.bump(one, apply=order.apply, force=order.force) for one in shards]
+            return [await _bumped(order, mender, one) for one in mender.shards(order.shard)]
+
+
+async def _bumped(order: MendOrder, mender: Mender, shard: int) -> BumpPlan:
+    """Of all shards, those that need it; one that is named is refused where it doesn't."""
+    if order.shard is None and not order.force:
+        plan = await mender.bump(shard, apply=False)
+        if plan.whole or not order.apply:
+            return plan
+    return await mender.bump(shard, apply=order.apply, force=order.force)
 
 
 def as_json(report: Struct | Sequence[Struct]) -> Any:

@@ -1,16 +1,20 @@
 """What a person mends, on an embedded server of this process: afterwards everybody has everything once, audit CLEAN."""
 
 import asyncio
+import json
 import os
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 
 from qim.adapters.embedded.data_directory import DataDirectory
+from qim.cli.main import main
 from qim.core.audit import AuditReport, OrphanKind, Verdict
 from qim.core.contract.frames import SendAck
 from qim.core.contract.invariants import Invariant
@@ -26,6 +30,7 @@ from qim.services.mending import as_json
 from qim.services.observation import LogSink, ProcessObserver
 from qim.services.up import open_store
 from tests.integration.raw_client import RawClient, Target, patient, target_of
+from tests.integration.served import Served
 
 ALICE, BOB = 41, 42
 HIDDEN = b"an older fanout cannot read this"
@@ -359,6 +364,65 @@ def test_a_dispatch_that_is_gone_is_dispatched_again(run: Any) -> None:
             assert heard == [b"one", b"two", b"three"], "the second copy was claimed away"
 
     run(case)
+
+
+# ------------------------------------------------------------ the commands
+
+
+def test_the_commands_look_first_and_say_with_their_status_what_is_left(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "data"
+
+    def told(*words: str) -> tuple[int, Any]:
+        status = main([*words, "--data", str(data), "--json"])
+        return status, json.loads(capsys.readouterr().out)
+
+    async def talked(ground: Ground) -> None:
+        async with ground.serving() as running:
+            (ack,) = await running.say(b"one")
+            await running.heard(ack.message_id)
+            await running.audited()
+
+    def held(case: Callable[[Ground], Any]) -> Any:
+        with DataDirectory(data) as directory:
+            directory.secret()
+            return case(Ground(directory))
+
+    assert main(["shard", "bump", "--data", str(data)]) == 2, "no server was ever there"
+    held(lambda ground: asyncio.run(talked(ground)))
+    for words in (("deadletter", "list"), ("repair", "dispatch"), ("repair", "outbox")):
+        status, report = told(*words)
+        assert (status, report["apply"]) == (0, False)
+    assert told("shard", "bump")[0] == 0
+    held(forget_dispatch_log)
+    lost = {shard_of(ALICE, 4), shard_of(BOB, 4)}
+    status, report = told("shard", "bump")
+    assert (status, {one["shard"] for one in report["found"] if not one["whole"]}) == (1, lost)
+    status, report = told("shard", "bump", "--apply")
+    assert (status, {one["shard"] for one in report["found"] if one["applied"]}) == (0, lost)
+    assert told("shard", "bump", "--apply")[0] == 0, "nothing is left"
+    status, report = told("shard", "bump", "--apply", "--shard", str(min(lost)))
+    assert status == 1
+    assert "nothing is to be mended" in report["refused"]
+    assert told("shard", "bump", "--shard", "9")[0] == 1
+    assert main(["deadletter", "list", "--apply", "--data", str(data)]) == 2
+    held(lambda ground: asyncio.run(talked(ground)))
+
+
+def test_a_running_server_is_asked(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    data = ["--data", str(served.data)]
+    assert main(["deadletter", "list", *data]) == 0
+    assert main(["repair", "dispatch", *data]) == 0
+    assert "nothing found" in capsys.readouterr().out
+    assert main(["shard", "bump", "--shard", "0", "--apply", *data]) == 1
+    assert "is held by" in capsys.readouterr().out
+    address = f"http://{served.ready['metrics']}/mend"
+    for headers, body in (({}, b"{}"), ({"Content-Type": "application/json"}, b'{"what": "all"}')):
+        with pytest.raises(HTTPError) as refused:
+            urlopen(Request(address, data=body, headers=headers, method="POST"))
+        assert refused.value.code == 400
+        refused.value.close()
 
 
 def test_topic_names_are_those_of_the_files() -> None:

@@ -8,11 +8,20 @@ In this order a stop anywhere leaves a shard that does not serve and a procedure
 """
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from qim.core.contract.hashing import H
 from qim.core.contract.sequences import U16_MAX, before_first, split_mailbox_seq
 from qim.core.mending import source
-from qim.core.mending.asking import NotMended, Procedure, ask, ends, leased, record_at
+from qim.core.mending.asking import (
+    NotMended,
+    Procedure,
+    ask,
+    ends,
+    epoch_of,
+    leased,
+    record_at,
+)
 from qim.core.ports.log import EndsRead, Topic
 from qim.core.ports.registry import Resource, Role
 from qim.core.ports.store_mailbox import (
@@ -72,16 +81,11 @@ class Bump:
         self._force = force
 
     def planned(self) -> Procedure[BumpPlan]:
-        """A look that disturbs nobody: the store's watermark, the log's ends, the receipts."""
-        request = ReadShardState(op=0, shard=self._shard)
-        state = yield from ask(request, ShardStateRead)
-        if state.base < 0:
-            raise NotMended(f"mailbox shard {self._shard} has no state: it begins by itself")
-        log = yield from ends(Topic.DISPATCH, self._shard)
-        offset = split_mailbox_seq(state.min_watermark + 1)[1]
-        return (
-            yield from self._plan(state.min_watermark, offset, log, log.start <= offset <= log.end)
-        )
+        """A look that disturbs nobody: it opens under the epochs that stand."""
+        yield from self._require_state()
+        mailbox = yield from epoch_of(Role.MAILBOX, self._shard)
+        session = yield from epoch_of(Role.SESSION, self._shard)
+        return (yield from self._judged(mailbox, session))[0]
 
     def applied(self) -> Procedure[BumpPlan]:
         """The whole of it, while we hold both leases."""
@@ -97,6 +101,23 @@ class Bump:
             )
 
         return (yield from leased(mailbox, self._owner, self._address, with_mailbox))
+
+    def _require_state(self) -> Procedure[None]:
+        request = ReadShardState(op=0, shard=self._shard)
+        if (yield from ask(request, ShardStateRead)).base < 0:
+            raise NotMended(f"mailbox shard {self._shard} has no state: it begins by itself")
+
+    def _judged(
+        self, epoch: int, projecting: int
+    ) -> Procedure[tuple[BumpPlan, MailboxOpened, SessionOpened]]:
+        """Both opened, the position judged, the receipts read."""
+        state = yield from self._open_mailbox(epoch)
+        session = yield from self._open_session(projecting)
+        log = yield from ends(Topic.DISPATCH, self._shard)
+        whole = yield from self._whole(state, log)
+        projected = session.dispatch.offset if session.dispatch is not None else 0
+        plan = yield from self._plan(_min_watermark(state), projected, log, whole)
+        return plan, state, session
 
     def _plan(
         self, watermark: int, projected: int, log: EndsRead, whole: bool
@@ -128,23 +149,18 @@ class Bump:
         )
 
     def _do(self, epoch: int, projecting: int) -> Procedure[BumpPlan]:
-        state = yield from self._open_mailbox(epoch)
-        session = yield from self._open_session(projecting)
-        log = yield from ends(Topic.DISPATCH, self._shard)
-        whole = yield from self._whole(state, log)
-        if whole and not self._force:
+        yield from self._require_state()
+        plan, state, session = yield from self._judged(epoch, projecting)
+        if plan.whole and not self._force:
             raise NotMended(
                 f"mailbox shard {self._shard}: its position is in its log, nothing is to be mended (--force all the same)"
             )
-        watermark = min([state.base, *(seq for _, seq in state.lanes)])
-        _, offset = split_mailbox_seq(watermark + 1)
-        projected = session.dispatch.offset if session.dispatch is not None else 0
-        plan = yield from self._plan(watermark, projected, log, whole)
+        watermark = _min_watermark(state)
         for partition, checkpoint, first in plan.redo:
             if first < checkpoint:
                 yield from source.put_back(partition, self._fresh_key, first)
         yield from self._trim(epoch, state, watermark)
-        to = before_first(plan.new_shard_epoch, log.start)
+        to = before_first(plan.new_shard_epoch, plan.log_start)
         request = BumpShard(
             op=0,
             shard=self._shard,
@@ -152,7 +168,7 @@ class Bump:
             incarnation=state.incarnation,
             from_watermark=watermark,
             to_watermark=to,
-            void_from=offset,
+            void_from=plan.watermark_offset,
             redo=tuple((partition, first) for partition, _, first in plan.redo),
         )
         bumped = yield from ask(request, ShardBumped)
@@ -164,10 +180,7 @@ class Bump:
             shard_epoch=plan.new_shard_epoch,
         )
         yield from ask(restart, ProjectionRestarted)
-        return BumpPlan(
-            **{name: getattr(plan, name) for name in plan.__struct_fields__}
-            | {"applied": True, "voided_claims": bumped.voided}
-        )
+        return replace(plan, applied=True, voided_claims=bumped.voided)
 
     def _open_mailbox(self, epoch: int) -> Procedure[MailboxOpened]:
         request = OpenMailbox(
@@ -222,3 +235,7 @@ class Bump:
                     limit=TRIM_KEYS,
                 )
                 more = (yield from ask(request, MailboxTrimmed)).more
+
+
+def _min_watermark(state: MailboxOpened) -> int:
+    return min([state.base, *(seq for _, seq in state.lanes)])

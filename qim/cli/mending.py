@@ -1,0 +1,285 @@
+"""`qim deadletter`, `qim repair`, `qim shard`: what a person mends; a dry run unless --apply is said (pipeline.md §§2, 7)."""
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qim.adapters.embedded.data_directory import DataDirectory, DataDirectoryHeld
+from qim.cli.arguments import UsageError, default_data, seconds
+from qim.cli.command import Subparsers, add_command
+from qim.cli.data_files import NotRunning, running_server
+from qim.cli.exit_codes import Exit
+from qim.cli.output import print_json, say
+
+if TYPE_CHECKING:
+    from qim.services.mending import MendOrder
+
+DEFAULT_TIMEOUT_SECONDS = 320.0
+LOOK_SECONDS = 0.2
+WHERE = """
+Works on the data of an embedded server (--data), running or stopped, or on a cluster (--config FILE or --cluster: the
+servers that the QIM_ variables name, as `qim serve` reads them). Status 0: nothing is left to do; 1: there is."""
+
+DEADLETTER_EXAMPLES = """\
+  qim deadletter list --data .qim/data
+  qim deadletter redrive                       # what would be dispatched
+  qim deadletter redrive --apply --partition 1 --offset 4711
+"""
+DEADLETTER_MORE = f"""
+Dead letters are bytes in the outbox that the fanout of their day could not decode. `list` says what each is to this version:
+undecodable, newer_format, readable, or nothing to deliver (barrier, ineffective), or resolved. `redrive` dispatches the
+readable ones to the audience frozen in them; who has a message already gets no second one.
+{WHERE}"""
+REPAIR_EXAMPLES = """\
+  qim repair dispatch                          # what the audit misses in the dispatch log
+  qim repair dispatch --apply
+  qim repair outbox --config /etc/qim.toml --partition 3 --apply    # its writer, fanout and archiver are stopped
+"""
+REPAIR_MORE = f"""
+dispatch: runs the audit and dispatches again what the dispatch log lost, also while everything runs.
+outbox: compares the log with the facts of the hot store, fills it up to where it stood, publishes again what it lost and
+puts fanout and archiver behind what was delivered. It takes the partition's leases: stop who holds them.
+{WHERE}"""
+SHARD_EXAMPLES = """\
+  qim shard bump --shard 3                     # what would be done
+  qim shard bump --shard 3 --apply             # its mailbox and session processes are stopped
+"""
+SHARD_MORE = f"""
+For a mailbox shard whose dispatch log was lost or made anew. Raises its shard_epoch, so that no mailbox_seq is used twice;
+fanout dispatches again what no mailbox had, devices of the shard sync anew from history. A shard whose position is in its
+log is refused (--force all the same).
+{WHERE}"""
+
+
+def add_parsers(subparsers: Subparsers) -> None:
+    """Register the three commands."""
+    letters = _command(subparsers, "deadletter", DEADLETTER_EXAMPLES, DEADLETTER_MORE)
+    letters.add_argument("action", choices=("list", "redrive"))
+    letters.add_argument("--partition", type=_number, metavar="N", help="of this outbox alone")
+    letters.add_argument("--offset", type=_number, metavar="N", help="this one alone")
+    repair = _command(subparsers, "repair", REPAIR_EXAMPLES, REPAIR_MORE)
+    repair.add_argument("action", choices=("dispatch", "outbox"))
+    repair.add_argument("--partition", type=_number, metavar="N", help="of this outbox alone")
+    shard = _command(subparsers, "shard", SHARD_EXAMPLES, SHARD_MORE)
+    shard.add_argument("action", choices=("bump",))
+    shard.add_argument("--shard", type=_number, metavar="N", help="this one alone")
+    shard.add_argument("--force", action="store_true", help="also where nothing is to be mended")
+
+
+SUMMARIES = {
+    "deadletter": "list dead letters, dispatch them after all",
+    "repair": "put back what a log lost",
+    "shard": "begin a mailbox shard anew whose dispatch log is lost",
+}
+
+
+def _command(
+    subparsers: Subparsers, name: str, examples: str, more: str
+) -> argparse.ArgumentParser:
+    parser = add_command(
+        subparsers, name, _run, summary=SUMMARIES[name], examples=examples, more=more
+    )
+    parser.add_argument("--apply", action="store_true", help="do it; without, a dry run")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
+        "--data", type=Path, metavar="DIR", help="data directory (default: $QIM_DATA or .qim/data)"
+    )
+    where.add_argument("--config", type=Path, metavar="FILE", help="a cluster, by its TOML")
+    where.add_argument("--cluster", action="store_true", help="a cluster, by the environment")
+    parser.add_argument(
+        "--timeout", type=seconds, default=DEFAULT_TIMEOUT_SECONDS, metavar="SECONDS"
+    )
+    return parser
+
+
+def _number(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise argparse.ArgumentTypeError(f"a number from 0 on, not {text!r}")
+    return int(text)
+
+
+def _run(args: argparse.Namespace) -> int:
+    order = _order(args)
+    report = _on_cluster(args, order) if args.config or args.cluster else _on_data(args, order)
+    left = [one for one in report["found"] if _is_left(one, order.apply)]
+    status = Exit.FAILED if left or "refused" in report else Exit.DONE
+    if args.json:
+        print_json(report)
+        return int(status)
+    for line in _text(report, order.apply, len(left)):
+        print(line)
+    return int(status)
+
+
+def _order(args: argparse.Namespace) -> "MendOrder":
+    from qim.services.mending import MendOrder
+
+    what = {
+        ("deadletter", "list"): "deadletters",
+        ("deadletter", "redrive"): "redrive",
+        ("repair", "dispatch"): "dispatches",
+        ("repair", "outbox"): "outbox",
+        ("shard", "bump"): "bump",
+    }[args.name, args.action]
+    if what == "deadletters" and args.apply:
+        raise UsageError("`qim deadletter list` only looks; --apply belongs to redrive")
+    return MendOrder(
+        what=what,  # type: ignore[arg-type]
+        apply=args.apply,
+        partition=getattr(args, "partition", None),
+        offset=getattr(args, "offset", None),
+        shard=getattr(args, "shard", None),
+        force=getattr(args, "force", False),
+    )
+
+
+# ------------------------------------------------------------ where
+
+
+def _on_cluster(args: argparse.Namespace, order: "MendOrder") -> dict[str, Any]:
+    from qim.adapters.start_refused import StartRefused
+    from qim.services.cluster.tools import mend_cluster
+    from qim.services.roles import ServiceRole
+    from qim.services.settings import read_settings, require
+
+    try:
+        settings = read_settings(os.environ, args.config).require()
+        require(settings, ServiceRole.AUDITOR)
+        return mend_cluster(settings, order)
+    except StartRefused as refused:
+        raise UsageError(str(refused)) from None
+
+
+def _on_data(args: argparse.Namespace, order: "MendOrder") -> dict[str, Any]:
+    """At the server where one runs, else beside its files; one that is just starting or stopping is waited for."""
+    from qim.cli.refusals import REFUSALS
+    from qim.services.up import mend_stopped
+
+    data = args.data or default_data()
+    if not DataDirectory(data).registry_database.exists():
+        raise UsageError(f"{data} is no data directory of a server: nothing there to mend")
+    deadline = time.monotonic() + args.timeout
+    while True:
+        try:
+            return _asked(running_server(data).metrics, order, deadline - time.monotonic())
+        except (NotRunning, ConnectionError):
+            pass
+        try:
+            return mend_stopped(data, order)
+        except DataDirectoryHeld as held:
+            if time.monotonic() > deadline:
+                raise UsageError(str(held)) from None
+        except REFUSALS as error:
+            raise UsageError(str(error)) from None
+        time.sleep(LOOK_SECONDS)
+
+
+def _asked(metrics: str, order: "MendOrder", timeout: float) -> dict[str, Any]:
+    """POST /mend. Raises ConnectionError where nobody listens, TimeoutError."""
+    import urllib.error
+    import urllib.request
+
+    import msgspec
+
+    say(f"asking the running server at {metrics}")
+    request = urllib.request.Request(
+        f"http://{metrics}/mend",
+        data=msgspec.json.encode(order),
+        headers={"Content-Type": "application/json"},
+        method="POST",
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=max(timeout, 1.0)) as answer:
+            found: dict[str, Any] = json.load(answer)
+            return found
+    except urllib.error.HTTPError as error:
+        raise UsageError(
+            f"the server at {metrics} can't do that: {error.code} {error.read().decode().strip()}"
+        ) from None
+    except urllib.error.URLError as error:
+        if isinstance(error.reason, TimeoutError):
+            raise TimeoutError from None
+        raise ConnectionError(str(error.reason)) from None
+
+
+# ------------------------------------------------------------ what is said
+
+_SETTLED = ("resolved", "barrier", "ineffective", "dispatched")
+
+
+def _is_left(one: dict[str, Any], apply: bool) -> bool:
+    """Something that still wants a person, or --apply."""
+    if "state" in one or "outcome" in one:
+        return one.get("state", one.get("outcome")) not in _SETTLED
+    if "applied_repair" in one:
+        if one["unreadable"]:
+            return True
+        wanting = bool(one["lost_dispatched"] or one["lost_undispatched"] or one["padding"])
+        return (wanting or not one["trusted"]) and not one["applied_repair"]
+    return not one["whole"] and not one["applied"]
+
+
+def _text(report: dict[str, Any], apply: bool, left: int) -> Iterator[str]:
+    if "refused" in report:
+        yield f"refused: {report['refused']}"
+        return
+    told = _lines(report["found"])
+    yield from told
+    if not report["found"]:
+        yield "nothing found"
+    if left and not apply and report["what"] != "deadletters":
+        yield f"a dry run: {left} to do; --apply does it"
+
+
+def _lines(found: Iterable[dict[str, Any]]) -> Iterator[str]:
+    for one in found:
+        if "new_shard_epoch" in one:
+            yield from _bump_lines(one)
+        elif "applied_repair" in one:
+            yield _outbox_line(one)
+        else:
+            what = one.get("state") or one.get("outcome")
+            told = f"outbox {one['partition']} offset {one['offset']}: {what}"
+            message = f", message {one['message_id']}" if one["message_id"] else ""
+            to = (
+                f", {one['recipients']} recipients in shards {one['shards']}"
+                if one.get("shards")
+                else ""
+            )
+            yield told + message + to + (f" ({one['detail']})" if one["detail"] else "")
+
+
+def _bump_lines(one: dict[str, Any]) -> Iterator[str]:
+    shard, old, new = one["shard"], one["shard_epoch"], one["new_shard_epoch"]
+    if one["applied"]:
+        yield f"shard {shard}: shard_epoch {old} -> {new}, {one['voided_claims']} claims void"
+    elif one["whole"]:
+        yield f"shard {shard}: offset {one['watermark_offset']} is in its log, nothing to do"
+    else:
+        where = f"[{one['log_start']}, {one['log_end']})"
+        yield f"shard {shard}: stands at offset {one['watermark_offset']}, its log holds {where}: would become shard_epoch {new}"
+    for partition, checkpoint, first in one["redo"]:
+        if first != checkpoint:
+            yield f"  outbox {partition}: fanout dispatches again from {first} (it had come to {checkpoint})"
+
+
+def _outbox_line(one: dict[str, Any]) -> str:
+    where = f"outbox {one['partition']} [{one['log_start']}, {one['log_end']})"
+    lost = one["lost_dispatched"] + one["lost_undispatched"]
+    gone = f"; {len(one['unreadable'])} more are no longer hot: {', '.join(one['unreadable'][:5])}"
+    tail = gone if one["unreadable"] else ""
+    if one["applied_repair"]:
+        return (
+            f"{where}: {one['republished']} published again, {one['redispatched']} dispatched{tail}"
+        )
+    if not (lost or one["padding"]) and one["trusted"]:
+        return f"{where}: nothing lost{tail}"
+    return (
+        f"{where}: differs from offset {one['differs_from']} on, lacks {lost} committed messages "
+        f"({one['lost_undispatched']} of them not dispatched), ends {one['padding']} below where it stood{tail}"
+    )
