@@ -65,6 +65,7 @@ class Cluster:
         self._connections: dict[tuple[Node, Lane], AIOKafkaConnection] = {}
         self._locks: dict[tuple[Node, Lane], asyncio.Lock] = {}
         self._last_good: Node | None = None
+        self._doubted: Node | None = None
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._closed = False
@@ -158,6 +159,11 @@ class Cluster:
         """Soon; several of these are one."""
         self._wanted.set()
 
+    def doubt(self, node: int) -> None:
+        """It may speak from a past it slept through: ask soon, and somebody else if there is one."""
+        self._doubted = node
+        self.want_refresh()
+
     async def refresh(self) -> bool:
         """Ask now; whether somebody answered."""
         try:
@@ -167,6 +173,7 @@ class Cluster:
             LOG.warning("no broker told of the topics: %s", error)
             return False
         self.refreshes += 1
+        self._doubted = None
         self._take(answer)
         for listener in self.on_refreshed:
             listener()
@@ -194,7 +201,8 @@ class Cluster:
             known = known[turn:] + known[:turn]
         first = [self._last_good] if self._last_good is not None else []
         begin: list[Node] = [*self._settings.bootstrap()]
-        return list(dict.fromkeys([*first, *known, *begin]))
+        found = list(dict.fromkeys([*first, *known, *begin]))
+        return sorted(found, key=lambda node: node == self._doubted)
 
     def _take(self, answer: Any) -> None:
         if answer.brokers:

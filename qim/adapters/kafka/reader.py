@@ -61,7 +61,8 @@ class _Read(Struct):
     deadline: float
     done: ReadDone
     ready_at: float = 0.0
-    seen_outside: bool = False
+    seen_outside: int | None = None
+    """How often the cluster had been looked at when the offset was found beyond the end."""
 
 
 class _Asked(Struct):
@@ -281,13 +282,17 @@ class Reader:
         alone = leader is not None and leader.copies == 1
         if ends.start <= read.offset <= ends.end:
             self._again(read, after_ms=self._settings.backoff_ms)
-        elif read.offset > ends.end and not alone and not read.seen_outside:
-            read.seen_outside = True
-            self._cluster.want_refresh()
+        elif read.offset > ends.end and not alone and not self._looked_again(read):
+            if read.seen_outside is None and leader is not None:
+                read.seen_outside = self._cluster.refreshes
+                self._cluster.doubt(leader.node)
             self._again(read, after_ms=3 * self._settings.backoff_ms)
         else:
             read.done(Outside(ends=ends))
         self._pump_soon()
+
+    def _looked_again(self, read: _Read) -> bool:
+        return read.seen_outside is not None and self._cluster.refreshes > read.seen_outside
 
     # ---------------------------------------------------------------- ends
 

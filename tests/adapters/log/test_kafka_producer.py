@@ -2,62 +2,23 @@
 sequence number is used twice."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch
 
-from qim.adapters.kafka.cluster import BrokerGone, Lane, Leader
+from qim.adapters.kafka.cluster import BrokerGone, Leader
 from qim.adapters.kafka.outcomes import Outcome, outcome_of
 from qim.adapters.kafka.producer import Producer
-from qim.adapters.kafka.wire import AskAppend
 from qim.core.ports.completion import Failed, FailReason, Unknown
 from qim.core.ports.log import Append, Appended, AppendRefused, LogRecord, Topic
 from tests.adapters.log.kafka_asked import settings_for
+from tests.adapters.log.played_cluster import TOPIC_ID, PlayedCluster, Said
 
 NAME = "outbox"
-TOPIC_ID = b"t" * 16
 NOT_ENOUGH_REPLICAS, AFTER_APPEND, NOT_LEADER, TIMED_OUT = 19, 20, 6, 7
 UNAUTHORISED, TOO_LARGE, INVALID_RECORD, OUT_OF_ORDER, DUPLICATE = 29, 10, 87, 45, 46
-
-
-class PlayedCluster:
-    """Brokers as the test plays them: each append request is kept until the test answers it."""
-
-    def __init__(self) -> None:
-        self.on_refreshed: list[Callable[[], None]] = []
-        self.led: Leader | None = Leader(1, 0, 3)
-        self.id = TOPIC_ID
-        self.requests: list[tuple[Any, asyncio.Future[Any]]] = []
-        self.producer_ids = 0
-        self.arrived = asyncio.Event()
-
-    def leader(self, name: str, partition: int) -> Leader | None:
-        return self.led
-
-    def topic_id(self, name: str) -> bytes:
-        return self.id
-
-    def want_refresh(self) -> None: ...
-
-    async def ask(self, node: int, lane: Lane, request: Any) -> Any:
-        assert isinstance(request, AskAppend)
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.requests.append((request, answer))
-        self.arrived.set()
-        return await answer
-
-    async def ask_any(self, request: Any) -> Any:
-        self.producer_ids += 1
-        return Said(error_code=0, producer_id=self.producer_ids, producer_epoch=0)
-
-
-class Said:
-    """An answer's structure."""
-
-    def __init__(self, **fields: Any) -> None:
-        self.__dict__.update(fields)
 
 
 class Stage:
