@@ -10,6 +10,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
+# Read when gRPC is imported: its fork handlers break children between fork and exec, and the test bed starts many.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
 # No timed assertions anywhere: two busy cores make any deadline a false alarm.
 settings.register_profile(
     "default",
