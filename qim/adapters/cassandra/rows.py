@@ -87,9 +87,12 @@ CQL: Final[dict[str, str]] = {
 
 def prepare(session: Any, keyspace: str) -> Prepared:
     """Blocks: one round trip a statement."""
-    return Prepared(
-        **{name: session.prepare(text.format(k=keyspace)) for name, text in CQL.items()}
-    )
+    made = {name: session.prepare(text.format(k=keyspace)) for name, text in CQL.items()}
+    for statement in made.values():
+        statement.is_idempotent = (
+            True  # every one of them, writes too: that is what the tables are made for
+        )
+    return Prepared(**made)
 
 
 def u64(value: int) -> bytes:

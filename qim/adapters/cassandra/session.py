@@ -11,6 +11,7 @@ from cassandra.io.asyncioreactor import AsyncioConnection
 from cassandra.policies import (
     DCAwareRoundRobinPolicy,
     FallthroughRetryPolicy,
+    RetryPolicy,
     TokenAwarePolicy,
 )
 from cassandra.query import tuple_factory
@@ -45,8 +46,8 @@ def connection_class() -> Any:
 def open_session(settings: CassandraSettings) -> tuple[Any, Any]:
     """(cluster, session), connected; blocks, so never on an event loop. Raises StartRefused.
 
-    Nothing is retried by the driver: what became of a request is told to the caller, who knows that its rows may be written
-    again.
+    The driver asks another node for a read that one didn't answer, and retries no write: what became of it is told to the
+    caller, who knows that its rows may be written again.
     """
     require_strong(settings)
     policy = TokenAwarePolicy(DCAwareRoundRobinPolicy(local_dc=settings.data_centre))
@@ -54,13 +55,16 @@ def open_session(settings: CassandraSettings) -> tuple[Any, Any]:
     profiles = {
         name: ExecutionProfile(
             load_balancing_policy=policy,
-            retry_policy=FallthroughRetryPolicy(),
+            retry_policy=retries,
             consistency_level=consistency(word),
             serial_consistency_level=ConsistencyLevel.LOCAL_SERIAL,
             request_timeout=settings.request_timeout_ms / 1_000,
             row_factory=tuple_factory,
         )
-        for name, word in ((EXEC_PROFILE_DEFAULT, write), (READING, read))
+        for name, word, retries in (
+            (EXEC_PROFILE_DEFAULT, write, FallthroughRetryPolicy()),
+            (READING, read, RetryPolicy()),
+        )
     }
     cluster = Cluster(
         [host for host, _ in settings.hosts],

@@ -181,6 +181,15 @@ class CassandraAsked(_OnLoop):
         self.loop.close()
 
 
+class KeptCassandra(CassandraAsked):
+    """Opens what stands, and empties nothing."""
+
+    def __init__(self, settings: CassandraSettings) -> None:
+        _OnLoop.__init__(self)
+        self.settings = settings
+        self._start()
+
+
 class Asker:
     """Questions in the words of the port; ops are numbered here."""
 

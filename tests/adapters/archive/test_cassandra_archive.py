@@ -18,7 +18,7 @@ from qim.adapters.start_refused import StartRefused
 from qim.cli.main import main
 from qim.core.ports.archive import ArchiveWritten, WriteArchive
 from qim.core.ports.completion import Failed, FailReason, Unknown
-from tests.adapters.archive.archives import Asker, CassandraAsked
+from tests.adapters.archive.archives import Asker, CassandraAsked, KeptCassandra
 from tests.adapters.archive.records import CHAT, FOREVER, WALL, control, message, mid
 from tests.integration.testbed.cassandra import CassandraNode
 from tests.integration.testbed.server_process import free_port
@@ -339,7 +339,7 @@ def test_a_paused_node_leaves_writes_unknown_and_loses_none(tmp_path: Path) -> N
         cluster, session = open_session(replace(settings, request_timeout_ms=30_000))
         create(session, settings)
         cluster.shutdown()
-        asked = _KeptAsked(settings)
+        asked = KeptCassandra(settings)
         asker = Asker(asked)
         assert asker.written(message(1), through=2) == ()
         node.process.pause()
@@ -353,19 +353,10 @@ def test_a_paused_node_leaves_writes_unknown_and_loses_none(tmp_path: Path) -> N
         asked.close()
         node.process.kill()
         node.process.start()
-        kept = _KeptAsked(replace(settings, request_timeout_ms=30_000))
+        kept = KeptCassandra(replace(settings, request_timeout_ms=30_000))
         asker = Asker(kept)
         assert asker.seqs(CHAT) == list(range(1, 30))
         assert asker.conversations().position == 30
         kept.close()
     finally:
         node.process.kill()
-
-
-class _KeptAsked(CassandraAsked):
-    """Opens what stands, and empties nothing."""
-
-    def __init__(self, settings: CassandraSettings) -> None:
-        self.loop = asyncio.new_event_loop()
-        self.settings = settings
-        self._start()

@@ -149,6 +149,23 @@ class CassandraNode:
 
 
 @contextmanager
+def cassandra_ring(directory: Path, count: int) -> Iterator[list[CassandraNode]]:
+    """``count`` nodes that share one ring on 127.0.0.1, 127.0.0.2, …; the first is everybody's seed."""
+    ports = {"port": free_port(), "storage_port": free_port()}
+    nodes = [
+        CassandraNode(directory / f"node-{number}", number=number, of=count, **ports)
+        for number in range(count)
+    ]
+    try:
+        for node in nodes:
+            node.process.start()
+        yield nodes
+    finally:
+        for node in nodes:
+            node.process.kill()
+
+
+@contextmanager
 def contact_point(directory: Path) -> Iterator[str]:
     """``host:port`` that serves CQL: the given cluster, or one node started here and stopped at the end."""
     given = os.environ.get("QIM_TEST_CASSANDRA")
