@@ -9,6 +9,7 @@ from qim.cli import (
     audit,
     certs,
     config,
+    doctor,
     group,
     history,
     load,
@@ -80,6 +81,7 @@ def parser(*, with_sim: bool = False) -> argparse.ArgumentParser:
     load.add_parser(commands)
     prewarm.add_parser(commands)
     audit.add_parser(commands)
+    doctor.add_parser(commands)
     mending.add_parsers(commands)
     archive.add_parser(commands)
     topics.add_parser(commands)

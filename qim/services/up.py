@@ -200,15 +200,17 @@ def run_up(config: UpConfig) -> int:
 
 def audit_stopped(data: Path) -> AuditReport:
     """The orphan audit of a stopped server: its store and logs are opened, no machine is. Raises DataDirectoryHeld."""
-    return _beside_stopped(data, lambda server: server.audit())
+    return beside_stopped(data, lambda server: server.audit())
 
 
 def mend_stopped(data: Path, order: MendOrder) -> dict[str, Any]:
     """What an operator mends beside a stopped server. Raises DataDirectoryHeld."""
-    return _beside_stopped(data, lambda server: mended(order, server.mender, server.audit))
+    return beside_stopped(data, lambda server: mended(order, server.mender, server.audit))
 
 
-def _beside_stopped(data: Path, work: Callable[[EmbeddedServer], Awaitable[T]]) -> T:
+def beside_stopped(data: Path, work: Callable[[EmbeddedServer], Awaitable[T]]) -> T:
+    """``work`` over the store and the logs of a stopped server. Raises DataDirectoryHeld, and what a start raises."""
+
     async def main(directory: DataDirectory) -> T:
         stored = stored_config(directory)
         sink = LogSink(asyncio.get_running_loop(), STDERR, as_json=False)

@@ -106,6 +106,11 @@ class EtcdRegistry:
         """By how many ms ``wall_ms`` is ahead of etcd's clock; None where etcd doesn't tell. Raises StartRefused."""
         return await check_clock(self._connection.endpoint, self._tls, wall_ms, ahead_max_ms)
 
+    async def read_shared(self) -> dict[str, str]:
+        """The numbers as they stand, written by nobody here. Raises StartRefused."""
+        shared = SharedNumbers(self._connection, self._keys, self._endpoints)
+        return await shared.read(self._connection.within(self._call_ms))
+
     async def replace_shared(self, numbers: dict[str, str]) -> None:
         """The operator's tools alone: a topic that was made anew has another id. Raises StartRefused."""
         shared = SharedNumbers(self._connection, self._keys, self._endpoints)

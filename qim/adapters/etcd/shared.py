@@ -37,6 +37,13 @@ class SharedNumbers:
                 raise self._unauthorised(str(error)) from error
             raise self._unreachable(str(error)) from error
 
+    async def read(self, within: float) -> dict[str, str]:
+        """As they stand; empty before the first start. Raises StartRefused."""
+        try:
+            return (await self._stored(within))[0]
+        except (Unanswered, NotApplied) as error:
+            raise self._unreachable(str(error)) from error
+
     async def replace(self, numbers: dict[str, str], within: float) -> None:
         """An operator's word: these numbers are others from now on. Raises StartRefused."""
         try:

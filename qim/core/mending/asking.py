@@ -34,6 +34,10 @@ class NotMended(Exception):
     """It can't be done as things stand; the text says why and what to do."""
 
 
+class NothingYet(NotMended):
+    """There is nothing that could be mended: it begins by itself."""
+
+
 class Moved(NotMended):
     """Somebody else moved what was judged: look again."""
 

@@ -14,6 +14,7 @@ from qim.core.contract.hashing import H
 from qim.core.contract.sequences import U16_MAX, before_first, split_mailbox_seq
 from qim.core.mending import source
 from qim.core.mending.asking import (
+    NothingYet,
     NotMended,
     Procedure,
     ask,
@@ -105,7 +106,7 @@ class Bump:
     def _require_state(self) -> Procedure[None]:
         request = ReadShardState(op=0, shard=self._shard)
         if (yield from ask(request, ShardStateRead)).base < 0:
-            raise NotMended(f"mailbox shard {self._shard} has no state: it begins by itself")
+            raise NothingYet(f"mailbox shard {self._shard} has no state: it begins by itself")
 
     def _judged(
         self, epoch: int, projecting: int

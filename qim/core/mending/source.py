@@ -8,6 +8,7 @@ from msgspec import Struct
 from qim.core.contract.entities import FanoutAuditReceipt, decode_receipt, encode_receipt
 from qim.core.mending.asking import (
     Moved,
+    NothingYet,
     NotMended,
     Procedure,
     ask,
@@ -79,7 +80,7 @@ def opened(partition: int, fresh_key: bytes) -> Procedure[Opened]:
     request = OpenSource(op=0, partition=partition, epoch=epoch, fresh_key=fresh_key)
     answer = yield from ask(request, SourceOpened)
     if answer.position is None:
-        raise NotMended(f"fanout has never passed a record of outbox {partition}")
+        raise NothingYet(f"fanout has never passed a record of outbox {partition}")
     return Opened(
         partition=partition,
         epoch=epoch,

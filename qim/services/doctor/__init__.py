@@ -1,0 +1,1 @@
+"""`qim doctor`: looks at a whole deployment, writes nothing, and says of everything what it found and what to do."""

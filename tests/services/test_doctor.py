@@ -1,0 +1,250 @@
+"""What the doctor makes of what a process tells: every finding that isn't ok says what to do and names a page that exists."""
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from qim.adapters.http.operator_endpoint import OperatorEndpoint
+from qim.adapters.start_refused import StartRefused
+from qim.cli.main import main
+from qim.core.contract.invariants import Invariant
+from qim.services.doctor import processes
+from qim.services.doctor.findings import (
+    Finding,
+    State,
+    as_json,
+    as_text,
+    fail,
+    ok,
+    refused,
+    warn,
+    worst,
+)
+from qim.services.doctor.processes import DAY_SECONDS, examined, judged, samples_of
+from qim.services.health import Health
+from qim.services.observation import LogSink, ProcessObserver
+from tests.services.hand_loop import HandLoop
+
+ALARMS = Path(__file__).resolve().parents[2] / "docs" / "alarms"
+
+
+class Process:
+    """A process as its operator endpoint shows it."""
+
+    def __init__(self, log: Path) -> None:
+        self.descriptor = os.open(log, os.O_WRONLY | os.O_CREAT)
+        loop = HandLoop()
+        sink = LogSink(loop, self.descriptor, as_json=True)  # type: ignore[arg-type]
+        self.observer = ProcessObserver(sink, lambda *_: None, stages=False)
+        self.health = Health(self.observer, role="writer")
+        self.health.ready = True
+        self.endpoint = OperatorEndpoint(
+            "127.0.0.1",
+            0,
+            self.observer,
+            health=self.health.healthz,
+            ready=self.health.readyz,
+            live=self.health.livez,
+            actions={},
+        )
+
+    def findings(self) -> list[Finding]:
+        found = [*examined("writer", self.endpoint.address)]
+        for one in found:
+            assert (one.state is State.OK) == (one.do == ""), one
+            assert not one.page or (ALARMS / f"{one.page}.md").exists(), one
+        return found
+
+    def close(self) -> None:
+        self.endpoint.stop()
+        os.close(self.descriptor)
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[Process]:
+    made = Process(tmp_path / "log")
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def states(found: list[Finding]) -> list[str]:
+    return [one.state.value for one in found]
+
+
+# ------------------------------------------------------------ processes
+
+
+def test_a_process_that_serves_is_one_good_finding(process: Process) -> None:
+    process.observer.count("messages", 3, "")
+    (one,) = process.findings()
+    assert (one.state, one.found) == (State.OK, "ready")
+
+
+def test_what_is_missing_is_said_in_the_processs_own_words(process: Process) -> None:
+    process.health.missing = "3 of 4 writer shards"
+    (one,) = process.findings()
+    assert (one.state, one.page) == (State.FAIL, "shards-not-serving")
+    assert "3 of 4 writer shards" in one.found
+
+
+def test_a_violation_is_told_as_it_stands_and_an_invariant_by_its_meaning(process: Process) -> None:
+    process.observer.violation("mailbox", Invariant.MAILBOX_SEQ_REGRESSION, "dispatch/3: gone")
+    first, second = process.findings()
+    assert "mailbox_seq_regression_count: dispatch/3: gone" in first.found
+    assert (first.state, second.state, second.page) == (State.FAIL, State.FAIL, "invariants")
+    assert "counter was reset" in second.found
+
+
+def test_a_death_is_worse_than_what_led_to_it(process: Process) -> None:
+    process.health.died = ValueError("a bug")
+    assert "died" in process.findings()[0].found
+
+
+def test_nobody_at_the_address_is_a_failure_that_says_how_to_name_another(
+    process: Process,
+) -> None:
+    address = process.endpoint.address
+    process.endpoint.stop()
+    (one,) = examined("writer", address)
+    assert (one.state, one.page) == (State.FAIL, "shards-not-serving")
+    assert "--process writer=HOST:PORT" in one.do
+
+
+def test_clocks_that_stand_apart_are_seen_in_the_date(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "time", SimpleNamespace(time=lambda: time.time() + 60))
+    (clock,) = [one for one in process.findings() if one.page == "clock"]
+    assert (clock.state, "60 s behind ours" in clock.found) == (State.FAIL, True)
+
+
+# ------------------------------------------------------------ metrics
+
+
+@pytest.mark.parametrize(
+    ("samples", "page"),
+    [
+        ({("queue_depth", "a.b"): 9.0, ("queue_capacity", "a.b"): 10.0}, "queue-full"),
+        (
+            {("store_calls_inflight", "m"): 9.0, ("store_calls_inflight_max", "m"): 10.0},
+            "queue-full",
+        ),
+        ({("tls_certificate_expires_seconds", "client server"): 3.0 * DAY_SECONDS}, "certificates"),
+        ({("tls_certificate_expires_seconds", "client server"): -1.0}, "certificates"),
+        ({("mailbox_watermark_age_seconds", "3"): 100.0}, "lag"),
+        ({("samples_stale", ""): 1.0}, "event-loop"),
+        ({("store_connected", "both"): 0.0}, "store-unreachable"),
+        ({("registry_watch_up", ""): 0.0}, "registry"),
+    ],
+)
+def test_metrics_that_want_somebody_name_their_page(
+    samples: dict[tuple[str, str], float], page: str
+) -> None:
+    (one,) = judged("x", samples)
+    assert (one.state is not State.OK, one.page) == (True, page)
+    assert one.do
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        {("queue_depth", "a.b"): 7.0, ("queue_capacity", "a.b"): 10.0},
+        {("queue_depth", "a.b"): 0.0, ("queue_capacity", "a.b"): 0.0},
+        {
+            ("queue_depth", "mailbox.body_cache_bytes"): 10.0,
+            ("queue_capacity", "mailbox.body_cache_bytes"): 10.0,
+        },
+        {("mailbox_watermark_age_seconds", "3"): 0.2},
+        {("samples_stale", ""): 0.0, ("store_connected", "both"): 1.0},
+    ],
+)
+def test_what_is_as_it_should_be_is_not_mentioned(samples: dict[tuple[str, str], float]) -> None:
+    assert [*judged("x", samples)] == []
+
+
+def test_histograms_are_read_without_their_buckets() -> None:
+    text = (
+        "# TYPE qim_step_seconds histogram\n"
+        'qim_step_seconds_bucket{le="+Inf",machine="writer"} 2.0\n'
+        'qim_step_seconds_count{machine="writer"} 2.0\nqim_step_seconds_sum{machine="writer"} 0.5\n'
+    )
+    assert samples_of(text) == {
+        ("step_seconds_count", "writer"): 2.0,
+        ("step_seconds_sum", "writer"): 0.5,
+    }
+
+
+# ------------------------------------------------------------ what is said
+
+
+def test_the_worst_finding_decides_and_each_says_what_to_do() -> None:
+    error = StartRefused("code", "x", got="1", expected="2", command="set x 2")
+    found = [ok("a", "fine"), warn("b", "hm", "look", "lag"), refused("c", error)]
+    assert worst([]) is State.OK
+    assert worst(found[:2]) is State.WARN
+    assert worst(found) is State.FAIL
+    assert list(as_text(found)) == [
+        "ok    a: fine",
+        "warn  b: hm",
+        "      do: look (docs/alarms/lag.md)",
+        "fail  c: x is 1, expected 2 [code]",
+        "      do: set x 2",
+    ]
+    told = as_json(found)
+    assert told["state"] == "fail"
+    assert told["findings"][2]["do"] == "set x 2"
+    assert states([fail("d", "e", "f")]) == ["fail"]
+
+
+# ------------------------------------------------------------ the command
+
+
+def test_a_directory_without_a_server_is_wrong_usage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["doctor", "--data", str(tmp_path)]) == 2
+    assert "--config FILE or --cluster" in capsys.readouterr().err
+
+
+def test_a_configuration_with_faults_is_what_it_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "qim.toml"
+    config.write_text('redis_adr = "10.0.0.1:6379"\n')
+    assert main(["doctor", "--config", str(config), "--json"]) == 1
+    (one,) = json.loads(capsys.readouterr().out)["findings"]
+    assert (one["subject"], one["state"]) == ("configuration", "fail")
+    assert "redis_adr" in one["found"]
+
+
+def test_servers_that_are_not_there_are_named_each_with_its_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first that doesn't answer is told as a start would tell it; the processes are looked for all the same."""
+    from qim.services.doctor import cluster
+
+    async def nobody(*_: object) -> object:
+        raise StartRefused(
+            "redis_unreachable",
+            "the store",
+            got="gone",
+            expected="an answer",
+            command="redis-cli ping",
+        )
+
+    monkeypatch.setattr(cluster, "open_adapters", nobody)
+    config = tmp_path / "qim.toml"
+    config.write_text('metrics_listen = "127.0.0.1:1"\ngateway_listen = "127.0.0.1:1"\n')
+    assert main(["doctor", "--config", str(config), "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)["findings"]
+    subjects = {one["subject"].split(" at ")[0]: one for one in found}
+    assert {"writer", "fanout", "mailbox", "session", "archiver", "gateway"} <= set(subjects)
+    assert "redis-cli ping" in {one["do"] for one in found}
+    assert all(one["do"] for one in found if one["state"] != "ok")
