@@ -9,7 +9,7 @@ from qim.adapters.embedded.sqlite_registry import SharedNumbersDiffer
 from qim.adapters.embedded.stale_server import StaleServerRemains
 from qim.adapters.redis.connection import HandshakeRefused
 from qim.adapters.redis.scripts import ScriptsMissing
-from qim.adapters.redis.startup import StoreRefused
+from qim.adapters.start_refused import StartRefused
 from qim.core.contract.params import ParametersInvalid
 from qim.services.up import NotReady
 
@@ -25,5 +25,5 @@ REFUSALS: Final[tuple[type[Exception], ...]] = (
     ScriptsMissing,
     SharedNumbersDiffer,
     StaleServerRemains,
-    StoreRefused,
+    StartRefused,
 )

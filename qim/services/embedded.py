@@ -219,7 +219,8 @@ class EmbeddedServer:
         yield "registry_jobs_waiting", "", self.registry.waiting
         if self.archive is not None:
             yield "archive_jobs_waiting", "", self.archive.waiting
-        yield "tcp_streams_open", "", self.tcp.open_streams if self.tcp else 0
+        if self.tcp is not None:
+            yield from self.tcp.gauges()
 
 
 def behind_trim(trim: int) -> int:

@@ -262,8 +262,7 @@ class ServeProcess:
     async def _drain(self, hosting: Hosting) -> bool:
         if self._tcp is not None:
             self._tcp.stop_accepting()
-        if self._network is not None:
-            self._network.stop_accepting()
+        # The internal listener stays open meanwhile: answers come on connections that the other side dials.
         return await hosting.drain(self._settings.drain_ms / 1000)
 
     async def _watch(self, hosting: Hosting) -> None:
@@ -325,7 +324,7 @@ class ServeProcess:
 
     def _own_gauges(self) -> Iterable[tuple[str, str, float]]:
         if self._tcp is not None:
-            yield "tcp_streams_open", "", self._tcp.open_streams
+            yield from self._tcp.gauges()
         if self._hosting is not None:
             yield "rpc_messages_misdirected", "", self._hosting.network.misdirected
 
