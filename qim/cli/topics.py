@@ -88,14 +88,14 @@ def _print(settings: "KafkaSettings") -> int:
 
 async def _create(settings: "KafkaSettings") -> bool:
     """Whether all are there now. Raises StartRefused."""
-    from qim.adapters.kafka.checks import unreachable
+    from qim.adapters.kafka.checks import why_no_start
     from qim.adapters.kafka.cluster import BrokerGone
     from qim.adapters.kafka.topics import create_topics
 
     try:
         made = await create_topics(settings, asyncio.get_running_loop())
     except BrokerGone as gone:
-        raise unreachable(settings, gone) from None
+        raise why_no_start(settings, gone) from None
     for one in made:
         print_json({"topic": one.name, "made": one.made, "error": one.error or None})
     return not any(one.error for one in made)

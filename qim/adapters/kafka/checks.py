@@ -70,8 +70,17 @@ async def read_config(
     return {entry[0]: entry[1] for entry in entries}
 
 
-def unreachable(settings: KafkaSettings, gone: BrokerGone) -> StartRefused:
-    """No broker answered at all."""
+def why_no_start(settings: KafkaSettings, gone: BrokerGone) -> StartRefused:
+    """No broker answered at all, or none that we trust and that trusts us."""
+    if gone.hopeless:
+        host, port = settings.bootstrap()[0]
+        return StartRefused(
+            "kafka_not_trusted",
+            f"the connection to the log at {settings.brokers}",
+            got=str(gone),
+            expected="a certificate that QIM_REDPANDA_TLS_CA vouches for, and a broker that knows QIM_REDPANDA_SASL_USER",
+            command=f"openssl s_client -connect {host}:{port} -CAfile $QIM_REDPANDA_TLS_CA -verify_return_error",
+        )
     return StartRefused(
         "kafka_unreachable",
         f"the log at {settings.brokers}",

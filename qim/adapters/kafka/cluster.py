@@ -8,19 +8,32 @@ carries may be taken for the answer of another question, and what we wrote but i
 import asyncio
 import contextlib
 import logging
+import ssl
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
 from enum import StrEnum
 from typing import Any, Final
 
 from aiokafka.conn import AIOKafkaConnection
-from aiokafka.errors import KafkaError
+from aiokafka.errors import (
+    IllegalSaslStateError,
+    KafkaError,
+    SaslAuthenticationFailed,
+    UnsupportedSaslMechanismError,
+)
 from msgspec import Struct
 
 from qim.adapters.kafka.settings import KafkaSettings
 from qim.adapters.kafka.wire import NO_TOPIC_ID, AskMetadata
 
 LOG: Final = logging.getLogger(__name__)
+
+NOT_TRUSTED: Final = (
+    ssl.SSLCertVerificationError,
+    SaslAuthenticationFailed,
+    UnsupportedSaslMechanismError,
+    IllegalSaslStateError,
+)
 
 Node = int | tuple[str, int]
 """A broker by its id; by its address before its id is known."""
@@ -36,11 +49,15 @@ class Lane(StrEnum):
 
 
 class BrokerGone(Exception):
-    """No answer. ``sent``: the request may have reached the broker all the same, and may yet be carried out."""
+    """No answer. ``sent``: the request may have reached the broker all the same, and may yet be carried out.
 
-    def __init__(self, why: str, *, sent: bool) -> None:
+    ``hopeless``: the broker or we are not trusted, which no waiting mends.
+    """
+
+    def __init__(self, why: str, *, sent: bool, hopeless: bool = False) -> None:
         super().__init__(why)
         self.sent = sent
+        self.hopeless = hopeless
 
 
 class Leader(Struct, frozen=True):
@@ -73,6 +90,8 @@ class Cluster:
         """Called after every answer about leaders, on the loop."""
         self.refreshes = 0
         self.refreshes_failed = 0
+        self.last_gone: BrokerGone | None = None
+        """Why the last refresh failed."""
         self.topics_recreated = 0
         """Topics that were seen with another id than before."""
 
@@ -80,8 +99,9 @@ class Cluster:
         """The first view. Raises BrokerGone when no broker answers within start_ms."""
         deadline = self._loop.time() + self._settings.start_ms / 1000
         while not await self.refresh():
-            if self._loop.time() > deadline:
-                raise BrokerGone("no broker answers", sent=False)
+            assert self.last_gone is not None
+            if self._loop.time() > deadline or self.last_gone.hopeless:
+                raise self.last_gone
             await asyncio.sleep(self._settings.backoff_ms / 1000)
         self._task = self._loop.create_task(self._keep_fresh())
 
@@ -97,6 +117,8 @@ class Cluster:
         self._connections.clear()
         if closing:
             await asyncio.wait(closing, timeout=self._settings.close_ms / 1000)
+        # A transport that was cut closes its socket in the loop's next turn; the loop may be closed after this.
+        await asyncio.sleep(0)
 
     # ---------------------------------------------------------------- what is known
 
@@ -170,6 +192,7 @@ class Cluster:
             answer = await self.ask_any(AskMetadata(self._names))
         except BrokerGone as error:
             self.refreshes_failed += 1
+            self.last_gone = error
             LOG.warning("no broker told of the topics: %s", error)
             return False
         self.refreshes += 1
@@ -257,7 +280,9 @@ class Cluster:
             except (KafkaError, OSError, TimeoutError, AssertionError) as error:
                 _cut(made)
                 self.want_refresh()
-                raise BrokerGone(f"{address}: {error!r}", sent=False) from error
+                hopeless = isinstance(error, NOT_TRUSTED)
+                why = f"{address[0]}:{address[1]}: {error!r}"
+                raise BrokerGone(why, sent=False, hopeless=hopeless) from error
             self._connections[key] = made
             return made
 

@@ -53,7 +53,7 @@ class Consumer:
         """How often the watchdog found a partition standing still."""
         self.polls = 0
         self.broken_batches = 0
-        self.positions_refused = 0
+        self.answers_dropped = 0
         """Answers for an offset that was not (or no longer) the one asked for: dropped, asked again."""
         cluster.on_refreshed.append(self._wake_all)
 
@@ -286,7 +286,7 @@ class Consumer:
     def _feed(self, session: FetchSession, key: tuple[str, int], part: FetchedPart) -> None:
         asked, tail = session.sent.get(key), self._tails.get(key)
         if asked is None or tail is None or tail.ends is None or asked.offset != tail.next:
-            self.positions_refused += 1
+            self.answers_dropped += 1
             return
         if part.error == OUT_OF_RANGE:
             session.sent.pop(key)

@@ -12,7 +12,7 @@ from functools import partial
 from typing import assert_never
 
 from qim.adapters.kafka.append_job import Answer
-from qim.adapters.kafka.checks import check_all, unreachable
+from qim.adapters.kafka.checks import check_all, why_no_start
 from qim.adapters.kafka.cluster import BrokerGone, Cluster
 from qim.adapters.kafka.consumer import Consumer
 from qim.adapters.kafka.producer import Producer
@@ -60,7 +60,7 @@ class KafkaLog:
             await self._producer.start(limits)
         except BrokerGone as gone:
             await self._cluster.close()
-            raise unreachable(self._settings, gone) from gone
+            raise why_no_start(self._settings, gone) from gone
         except BaseException:
             await self._cluster.close()
             raise
@@ -122,7 +122,7 @@ class KafkaLog:
         yield "kafka_producer_ids", "", producer.identities
         yield "kafka_polls", "", consumer.polls
         yield "kafka_consumer_recreated", "", consumer.recreated
-        yield "kafka_positions_refused", "", consumer.positions_refused
+        yield "kafka_positions_refused", "", self._reader.positions_refused
         yield "kafka_batches_broken", "", consumer.broken_batches + self._reader.broken_batches
         yield "kafka_topics_recreated", "", self._cluster.topics_recreated
         yield "kafka_metadata_failed", "", self._cluster.refreshes_failed
@@ -135,7 +135,7 @@ async def check_topics(settings: KafkaSettings, loop: AbstractEventLoop) -> None
         await cluster.start()
         await check_all(settings, cluster)
     except BrokerGone as gone:
-        raise unreachable(settings, gone) from gone
+        raise why_no_start(settings, gone) from gone
     finally:
         await cluster.close()
 

@@ -88,6 +88,8 @@ class Reader:
         self._closed = False
         self._flying = 0
         self.broken_batches = 0
+        self.positions_refused = 0
+        """Reads outside the log; nothing is ever reset."""
         cluster.on_refreshed.append(self._pump_soon)
 
     @property
@@ -288,6 +290,7 @@ class Reader:
                 self._cluster.doubt(leader.node)
             self._again(read, after_ms=3 * self._settings.backoff_ms)
         else:
+            self.positions_refused += 1
             read.done(Outside(ends=ends))
         self._pump_soon()
 

@@ -98,7 +98,7 @@ async def led(settings: KafkaSettings, cluster: Cluster) -> None:
 async def create_missing(settings: KafkaSettings, cluster: Cluster) -> list[Created]:
     """The same over a cluster that is patient enough. Raises BrokerGone."""
     if not await cluster.refresh():
-        raise BrokerGone("no broker answers", sent=False)
+        raise cluster.last_gone or BrokerGone("no broker answers", sent=False)
     copies = min(COPIES, max(1, len(cluster.broker_ids())))
     found: list[Created] = []
     for topic in Topic:

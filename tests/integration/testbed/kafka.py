@@ -66,6 +66,12 @@ controller.quorum.election.timeout.ms=1000
 controller.quorum.fetch.timeout.ms=2000
 controlled.shutdown.enable=true
 """
+SECURE: Final = """\
+listeners=PLAINTEXT://127.0.0.1:{port},SECURE://127.0.0.1:{secure_port},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port},SECURE://127.0.0.1:{secure_port}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURE:SASL_SSL
+"""
+"""Over the lines above: the last one of a name counts."""
 LOGGING: Final = """\
 status=error
 appender.out.type=Console
@@ -78,7 +84,10 @@ rootLogger.appenderRef.out.ref=out
 
 
 class KafkaBroker:
-    """One broker that is a controller too. ``settings`` go over those of the test bed, by their Kafka names."""
+    """One broker that is a controller too. ``settings`` go over those of the test bed, by their Kafka names.
+
+    ``secure``: settings of a second listener, SASL over TLS, at ``secure_address``.
+    """
 
     def __init__(
         self,
@@ -88,6 +97,7 @@ class KafkaBroker:
         port: int | None = None,
         controllers: Sequence[int] = (),
         settings: Mapping[str, str] | None = None,
+        secure: Mapping[str, str] | None = None,
     ) -> None:
         self.number = number
         self.port = port or free_port()
@@ -105,7 +115,15 @@ class KafkaBroker:
             copies=len(ports),
             in_sync=max(1, len(ports) - 1),
         )
-        own += "".join(f"{key}={value}\n" for key, value in (settings or {}).items())
+        self.secure_address = ""
+        if secure is not None:
+            secure_port = free_port()
+            self.secure_address = f"127.0.0.1:{secure_port}"
+            own += SECURE.format(
+                port=self.port, controller_port=ports[number - 1], secure_port=secure_port
+            )
+        for more in (settings, secure):
+            own += "".join(f"{key}={value}\n" for key, value in (more or {}).items())
         (directory / "server.properties").write_text(own)
         (directory / "log4j2.properties").write_text(LOGGING)
         self.process = ServerProcess(
