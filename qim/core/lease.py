@@ -45,6 +45,7 @@ from qim.core.ports.registry import (
     EpochRaised,
     Granted,
     LeaseFreed,
+    LeaseTaken,
     Peers,
     RaiseEpoch,
     Release,
@@ -93,7 +94,10 @@ class LeaseKeeper:
                 case FreshEpochWanted():
                     self._on_fresh_epoch_wanted(event, out)
                 case LeaseFreed():
-                    self._on_freed(event)
+                    self._on_freed(event, out)
+                case LeaseTaken():
+                    if event.owner != self.config.owner:
+                        self._seen_elsewhere(event.resource, event.address, out)
                 case Failed() | Unknown():
                     self._on_no_answer(event, out)
                 case Started():
@@ -268,8 +272,16 @@ class LeaseKeeper:
             else:
                 lease.valid_until = sent.sent + self.config.ttl_ms - self.config.margin_ms
 
-    def _on_freed(self, event: LeaseFreed) -> None:
+    def _seen_elsewhere(self, resource: Resource, address: str, out: list[LeaseEffect]) -> None:
+        """So that the machine can say who serves what it doesn't; of what is ours only answers of the registry decide."""
+        lease = self.leases.get(resource)
+        ours = any(role is resource.role for role, _ in self.config.roles)
+        if ours and (lease is None or not lease.told):
+            out.append(LeaseGone(resource=resource, owner_address=address))
+
+    def _on_freed(self, event: LeaseFreed, out: list[LeaseEffect]) -> None:
         """What we were denied is free: no need to wait out what was told then."""
+        self._seen_elsewhere(event.resource, "", out)
         lease = self.leases.get(event.resource)
         if lease is not None and lease.wished and lease.state is LeaseState.FREE:
             lease.retry_at = min(lease.retry_at, self._now)

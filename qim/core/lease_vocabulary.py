@@ -17,6 +17,7 @@ from qim.core.ports.registry import (
     EpochRaised,
     Granted,
     LeaseFreed,
+    LeaseTaken,
     Peers,
     RaiseEpoch,
     Release,
@@ -59,6 +60,7 @@ LeaseEvent = (
     | EpochRaised
     | Peers
     | LeaseFreed
+    | LeaseTaken
     | Failed
     | Unknown
 )

@@ -12,7 +12,6 @@ makes cursors), and holds no body beyond its cache.
 
 from collections.abc import Sequence
 
-from qim.core.contract import routing
 from qim.core.contract.rpc import AskPull, AskSync, AskWatermark
 from qim.core.machine import Choose, Ms
 from qim.core.mailbox import opening
@@ -20,7 +19,7 @@ from qim.core.mailbox.bodies import BodyCache
 from qim.core.mailbox.delivered import Delivered
 from qim.core.mailbox.flow import Clock, Flow
 from qim.core.mailbox.orders import Orders, Pending, What
-from qim.core.mailbox.pull import Pulls
+from qim.core.mailbox.pull import Pulls, shard_asked
 from qim.core.mailbox.push import Pushes
 from qim.core.mailbox.shard import Shard, Stage
 from qim.core.mailbox.vocabulary import (
@@ -173,6 +172,7 @@ class MailboxNode:
                 self._on_lease_held(event)
             case LeaseGone():
                 if event.resource.role is Role.MAILBOX:
+                    self._orders.elsewhere[event.resource.number] = event.owner_address
                     self._forget(event.resource.number)
             case DrainRequested():
                 self._draining = True
@@ -185,15 +185,11 @@ class MailboxNode:
 
     def _on_received(self, now: Ms, event: Received) -> None:
         message = event.message
-        if isinstance(message, AskPull | AskSync):
-            number = routing.shard(message.actor.user_id, self._config.shard_count)
-        elif isinstance(message, AskWatermark):
-            number = message.shard
-        else:
+        if not isinstance(message, AskPull | AskSync | AskWatermark):
             # Late answers and strangers: nothing here asks a question over the network.
             self._orders.give(Count(name="mailbox_message_ignored"))
             return
-        shard = self._shards.get(number)
+        shard = self._shards.get(shard_asked(message, self._config))
         self._pulls.on_ask(now, event.source, event.wall, message, shard)
 
     def _on_completion(self, now: Ms, event: MailboxCompletion) -> None:
@@ -284,6 +280,7 @@ class MailboxNode:
         if event.resource.role is not Role.MAILBOX:
             return
         number = event.resource.number
+        self._orders.elsewhere.pop(number, None)
         self._forget(number)
         shard = self._shards[number] = Shard(number, event.epoch)
         opening.read_ends(self._orders, shard)

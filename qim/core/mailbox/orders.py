@@ -41,12 +41,14 @@ class Pending(Struct, frozen=True):
 class Orders:
     """The counter of ops, what each is about, and the effects so far."""
 
-    __slots__ = ("_last_op", "out", "pending")
+    __slots__ = ("_last_op", "elsewhere", "out", "pending")
 
     def __init__(self) -> None:
         self._last_op = 0
         self.pending: dict[int, Pending] = {}
         self.out: list[MailboxEffect] = []
+        self.elsewhere: dict[int, str] = {}
+        """Who serves the shards that we don't, where the registry noticed; one at most a shard."""
 
     def op(self, what: What, shard: Shard | None = None) -> int:
         """A new op; its completion will find what it was about."""

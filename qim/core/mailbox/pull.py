@@ -57,6 +57,15 @@ from qim.core.ports.store_mailbox import (
 from qim.core.ports.store_message import BodiesRead
 
 Ask = AskPull | AskSync | AskWatermark
+
+
+def shard_asked(ask: Ask, config: MailboxConfig) -> int:
+    """The shard that routing names for a question."""
+    if isinstance(ask, AskWatermark):
+        return ask.shard
+    return routing.shard(ask.actor.user_id, config.shard_count)
+
+
 TRACES_MAX = 4
 
 
@@ -85,14 +94,14 @@ class Pulls:
         match ask:
             case AskWatermark():
                 if shard is None:
-                    self._refuse(source, ask.rid, ErrorCode.NOT_OWNER, "the shard is not here")
+                    self._not_here(source, ask)
                     return
                 marks = tuple(shard.watermark(routing.lane(user)) for user in ask.users)
                 self._send(source, WatermarkAnswer(rid=ask.rid, watermarks=marks))
             case AskSync():
                 self._on_sync(source, wall, ask, shard)
             case AskPull():
-                cursor = self._judged(source, ask.rid, ask.actor, ask.cursor, shard)
+                cursor = self._judged(source, ask, ask.cursor, shard)
                 if cursor is not None and shard is not None:
                     self._delivered.note(now, shard, cursor)
                     self._on_pull(source, ask, cursor, shard)
@@ -102,11 +111,11 @@ class Pulls:
     def _on_sync(self, source: str, wall: int, ask: AskSync, shard: Shard | None) -> None:
         if ask.cursor is None:
             if shard is None:
-                self._refuse(source, ask.rid, ErrorCode.NOT_OWNER, "the shard is not here")
+                self._not_here(source, ask)
                 return
             cursor = self._first_cursor(ask.actor, shard, wall)
         else:
-            judged = self._judged(source, ask.rid, ask.actor, ask.cursor, shard)
+            judged = self._judged(source, ask, ask.cursor, shard)
             if judged is None or shard is None:
                 return
             cursor = judged
@@ -134,9 +143,10 @@ class Pulls:
         )
 
     def _judged(
-        self, source: str, rid: int, actor: Actor, data: bytes, shard: Shard | None
+        self, source: str, ask: AskSync | AskPull, data: bytes, shard: Shard | None
     ) -> Cursor | None:
         """The cursor if it is good; a refusal has been sent where it isn't."""
+        rid, actor = ask.rid, ask.actor
         owner = CursorOwner(
             tenant_id=actor.tenant_id,
             user_id=actor.user_id,
@@ -157,8 +167,10 @@ class Pulls:
         verdict = judge(cursor, owner=owner, shard=known)
         if verdict is CursorVerdict.GOOD:
             return cursor
-        code = verdict.error_code
-        self._refuse(source, rid, ErrorCode.NOT_OWNER if code is None else code, verdict.value)
+        if verdict.error_code is None:
+            self._not_here(source, ask)
+        else:
+            self._refuse(source, rid, verdict.error_code, verdict.value)
         return None
 
     def _on_pull(self, source: str, ask: AskPull, cursor: Cursor, shard: Shard) -> None:
@@ -321,6 +333,16 @@ class Pulls:
     def _refuse(self, source: str, rid: int, code: ErrorCode, message: str) -> None:
         after = self._config.retry_after_ms if code is ErrorCode.UNAVAILABLE else 0
         self._send(source, Refused(rid=rid, code=code, message=message, retry_after_ms=after))
+
+    def _not_here(self, source: str, ask: Ask) -> None:
+        """NOT_OWNER names the owner where the registry noticed it (contract.md, Routing)."""
+        refused = Refused(
+            rid=ask.rid,
+            code=ErrorCode.NOT_OWNER,
+            message="the shard is not here",
+            owner_address=self._orders.elsewhere.get(shard_asked(ask, self._config), ""),
+        )
+        self._send(source, refused)
 
     def _send(self, source: str, message: SyncAnswer | WatermarkAnswer | Refused) -> None:
         self._orders.give(Send(address=source, message=message))

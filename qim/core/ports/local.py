@@ -26,9 +26,14 @@ class LeaseHeld(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class LeaseGone(Struct, frozen=True, kw_only=True, gc=False):
-    """No longer ours (lost, expired or given back): stop working on it; nothing in flight may be trusted or retried."""
+    """Not ours (lost, expired, given back): stop working on it; nothing in flight may be trusted or retried.
+
+    Told as well of what was not ours before, when the registry notices who holds it: ``owner_address`` is what a NOT_OWNER
+    names then, "" where it is not known. A hint, and it may be stale.
+    """
 
     resource: Resource
+    owner_address: str = ""
 
 
 class FreshEpochWanted(Struct, frozen=True, kw_only=True, gc=False):

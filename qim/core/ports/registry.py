@@ -158,6 +158,14 @@ class Peers(Struct, frozen=True, kw_only=True, gc=False):
     owners: tuple[str, ...]
 
 
+class LeaseTaken(Struct, frozen=True, kw_only=True, gc=False):
+    """The registry noticed who holds it now. A hint: it may come late, twice or never."""
+
+    resource: Resource
+    owner: str
+    address: str
+
+
 class LeaseFreed(Struct, frozen=True, kw_only=True, gc=False):
     """The registry noticed that nobody holds it any more. A hint: it may come late, twice or never."""
 

@@ -203,6 +203,7 @@ class SessionProjection:
                 self._on_lease_held(event)
             case LeaseGone():
                 if event.resource.role is Role.SESSION:
+                    self._orders.elsewhere[event.resource.number] = event.owner_address
                     self._forget(event.resource.number)
             case DrainRequested():
                 self._draining = True
@@ -302,6 +303,7 @@ class SessionProjection:
         if event.resource.role is not Role.SESSION:
             return
         number = event.resource.number
+        self._orders.elsewhere.pop(number, None)
         self._forget(number)
         shard = self._shards[number] = Shard(number, event.epoch)
         opening.open_session(self._orders, shard, self._choose)

@@ -6,6 +6,7 @@ from enum import IntEnum
 from msgspec import Struct
 from msgspec.structs import replace
 
+from qim.core.contract.errors import ErrorCode
 from qim.core.contract.rpc import Message, Refused
 from qim.core.ports.network import Send
 from qim.core.session.question import Question
@@ -47,12 +48,14 @@ class Pending(Struct, frozen=True):
 class Orders:
     """The counter of ops, what each is about, and the effects so far."""
 
-    __slots__ = ("_last_op", "out", "pending")
+    __slots__ = ("_last_op", "elsewhere", "out", "pending")
 
     def __init__(self) -> None:
         self._last_op = 0
         self.pending: dict[int, Pending] = {}
         self.out: list[SessionEffect] = []
+        self.elsewhere: dict[int, str] = {}
+        """Who serves the shards that we don't, where the registry noticed; one at most a shard."""
 
     def op(
         self,
@@ -93,7 +96,10 @@ class Orders:
     def refuse(self, question: Question, code: int, text: str, retry_after_ms: int = 0) -> None:
         """Tell why not."""
         rid = question.ask.rid
-        refused = Refused(rid=rid, code=code, message=text, retry_after_ms=retry_after_ms)
+        owner = self.elsewhere.get(question.shard, "") if code == ErrorCode.NOT_OWNER else ""
+        refused = Refused(
+            rid=rid, code=code, message=text, retry_after_ms=retry_after_ms, owner_address=owner
+        )
         self.answer(question, refused)
 
     def taken(self) -> list[SessionEffect]:

@@ -20,10 +20,11 @@ class Ask(Struct, frozen=True, kw_only=True):
 
 
 class Waiter(Struct, kw_only=True, eq=False):
-    """An answer somebody waits for until ``deadline`` (monotonic ms)."""
+    """An answer somebody waits for until ``deadline`` (monotonic ms); ``number``: the writer shard it was asked of."""
 
     address: str
     rid: int
+    number: int
     deadline: int
     answered: bool = False
     commit: "Commit | None" = None

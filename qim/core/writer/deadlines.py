@@ -19,10 +19,10 @@ class Deadlines:
         self._compact_at = COMPACT_MIN
         self._full_at = -1
 
-    def waiter(self, address: str, rid: int) -> Waiter:
+    def waiter(self, address: str, rid: int, number: int) -> Waiter:
         """A new wait that ends request_timeout_ms from now; it counts once it is watched."""
         deadline = self._orders.now + self._orders.config.request_timeout_ms
-        return Waiter(address=address, rid=rid, deadline=deadline)
+        return Waiter(address=address, rid=rid, number=number, deadline=deadline)
 
     def watch(self, waiter: Waiter) -> None:
         """Expire it in time."""

@@ -61,9 +61,9 @@ class Reads:
 
     # -------------------------------------------------------------- questions
 
-    def ask(self, shard: Shard | None, received: Received, ask: Ask) -> None:
+    def ask(self, shard: Shard | None, number: int, received: Received, ask: Ask) -> None:
         """Take a question of the shard that owns its conversations; a shard that doesn't serve refuses."""
-        waiter = self._deadlines.waiter(received.source, ask.rid)
+        waiter = self._deadlines.waiter(received.source, ask.rid, number)
         fault = self._fault(ask) or self._unready(shard)
         if fault is not None:
             self._orders.refuse(waiter, *fault, self._orders.config.retry_after_ms)

@@ -292,6 +292,7 @@ class Writer:
         if event.resource.role is not Role.WRITER:
             return
         number = event.resource.number
+        self._orders.elsewhere.pop(number, None)
         shard = self._shards.get(number)
         if shard is None:
             shard = self._shards[number] = Shard(number)
@@ -299,8 +300,11 @@ class Writer:
             self._opening.begin(shard, event)
 
     def _on_lease_gone(self, event: LeaseGone) -> None:
+        if event.resource.role is not Role.WRITER:
+            return
+        self._orders.elsewhere[event.resource.number] = event.owner_address
         shard = self._shards.get(event.resource.number)
-        if event.resource.role is Role.WRITER and shard is not None:
+        if shard is not None:
             close(self._orders, shard)
 
     # -------------------------------------------------------------- requests
@@ -315,13 +319,13 @@ class Writer:
                 if self._draining:
                     self._refuse(event, message.rid, ErrorCode.UNAVAILABLE, "stopping")
                 else:
-                    self._reads.ask(self._owned(message.conversation_id), event, message)
+                    self._reads.ask(*self._owned(message.conversation_id), event, message)
             case AskSummaries():
                 if self._draining:
                     self._refuse(event, message.rid, ErrorCode.UNAVAILABLE, "stopping")
                 else:
                     first = message.items[0].conversation_id if message.items else b""
-                    self._reads.ask(self._owned(first), event, message)
+                    self._reads.ask(*self._owned(first), event, message)
             case _:
                 # Answers and pushes are not for a writer; whoever sent one waits for nothing.
                 self._orders.count("unexpected_message")
@@ -335,10 +339,11 @@ class Writer:
             self._refuse(event, message.rid, fault.code, fault.message)
             return
         conversation_id = conversation_of(message)
-        self._requests.submit(self._owned(conversation_id), event, message, conversation_id)
+        self._requests.submit(*self._owned(conversation_id), event, message, conversation_id)
 
-    def _owned(self, conversation_id: bytes) -> Shard | None:
-        return self._shards.get(writer_shard(conversation_id, self._config.outbox_partition_count))
+    def _owned(self, conversation_id: bytes) -> tuple[Shard | None, int]:
+        number = writer_shard(conversation_id, self._config.outbox_partition_count)
+        return self._shards.get(number), number
 
     def _refuse(self, event: Received, rid: int, code: ErrorCode, text: str) -> None:
         self._orders.count("refused", label=code.name)

@@ -84,6 +84,8 @@ class Orders:
 
     def __init__(self, config: WriterConfig, choose: Choose) -> None:
         self.config: Final = config
+        self.elsewhere: dict[int, str] = {}
+        """Who serves the shards that we don't, where the registry noticed; one at most a shard."""
         self.clock = WriterClock(config.instance, config.instance_epoch, config.clock_ahead_max_ms)
         self.now = 0
         self.pending: dict[int, Pending] = {}
@@ -218,7 +220,14 @@ class Orders:
     ) -> None:
         """Answer with an ErrorCode."""
         self.count("refused", label=code.name)
-        refused = Refused(rid=waiter.rid, code=code, message=text, retry_after_ms=retry_after_ms)
+        owner = self.elsewhere.get(waiter.number, "") if code is ErrorCode.NOT_OWNER else ""
+        refused = Refused(
+            rid=waiter.rid,
+            code=code,
+            message=text,
+            retry_after_ms=retry_after_ms,
+            owner_address=owner,
+        )
         self.answer(waiter, refused, trace_id)
 
     def hold(self, commit: Commit) -> None:

@@ -91,12 +91,13 @@ class Requests:
     def submit(
         self,
         shard: Shard | None,
+        number: int,
         received: Received,
         message: Submit,
         conversation_id: bytes,
     ) -> None:
-        """A valid request, and the shard its conversation belongs to (None: not ours)."""
-        waiter = self._deadlines.waiter(received.source, message.rid)
+        """A valid request, and the shard its conversation belongs to (None: not ours) with its number."""
+        waiter = self._deadlines.waiter(received.source, message.rid, number)
         actor = message.actor
         if shard is None or shard.stage is CLOSED:
             self._orders.refuse(waiter, ErrorCode.NOT_OWNER, "another writer owns the conversation")

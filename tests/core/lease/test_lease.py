@@ -16,6 +16,7 @@ from qim.core.ports.registry import (
     EpochRaised,
     Granted,
     LeaseFreed,
+    LeaseTaken,
     Peers,
     RaiseEpoch,
     Release,
@@ -340,11 +341,32 @@ def test_a_freed_lease_is_asked_for_without_waiting() -> None:
     lease_keeper = keeper()
     (first, second) = only(start(lease_keeper), Acquire)
     denied = Denied(op=first.op, resource=FIRST, owner="writer-2", remaining_ms=9_000)
-    assert not lease_keeper.step(10, [denied, LeaseFreed(resource=second.resource)])
+    effects = lease_keeper.step(10, [denied, LeaseFreed(resource=second.resource)])
+    assert not only(effects, Acquire), "the answer of the one in flight is still to come"
     (again,) = only(lease_keeper.step(500, [LeaseFreed(resource=FIRST)]), Acquire)
     assert again.resource == FIRST
     stranger = Resource(role=Role.MAILBOX, number=3)
     assert not lease_keeper.step(501, [LeaseFreed(resource=stranger)])
+
+
+def test_who_holds_what_is_not_ours_is_handed_to_the_machines() -> None:
+    lease_keeper = held()
+    second = Resource(role=Role.WRITER, number=1)
+    strangers = (Resource(role=Role.MAILBOX, number=1), Resource(role=Role.INSTANCE, number=1))
+    taken = [
+        LeaseTaken(resource=resource, owner="writer-2", address="writer-2:1")
+        for resource in (second, *strangers)
+    ]
+    assert not lease_keeper.step(1, taken), (
+        "of ours only an answer decides, of other roles nobody asks"
+    )
+    (renew,) = only(lease_keeper.step(3_000, []), Renew)
+    lease_keeper.step(3_001, [Renewed(op=renew.op, lost=(second,))])
+    told = LeaseGone(resource=second, owner_address="writer-2:1")
+    assert lease_keeper.step(3_002, taken) == [told]
+    own = LeaseTaken(resource=second, owner="writer-1", address="writer-1:1")
+    assert not lease_keeper.step(3_003, [own])
+    assert LeaseGone(resource=second) in lease_keeper.step(3_004, [LeaseFreed(resource=second)])
 
 
 def test_a_registry_that_was_set_back_is_raised_above_what_it_gave_before() -> None:

@@ -87,6 +87,12 @@ def refusal(bench: Bench) -> ErrorCode:
     return ErrorCode(answer.code)
 
 
+def named_owner(bench: Bench) -> str:
+    answer = bench.last_message()
+    assert isinstance(answer, Refused), answer
+    return answer.owner_address
+
+
 def running(
     *items: GroupDispatch, config: MailboxConfig = CONFIG, hot: bytes | None = None
 ) -> Bench:
@@ -166,6 +172,11 @@ def test_a_shard_that_is_not_here_is_not_owned_and_one_being_opened_is_unavailab
     ):
         bench.receive(message)
         assert refusal(bench) is ErrorCode.NOT_OWNER
+        assert named_owner(bench) == ""
+        bench.step(LeaseGone(resource=RESOURCE, owner_address="mailbox-2:1"))
+        bench.receive(message)
+        assert named_owner(bench) == "mailbox-2:1"
+        bench.step(LeaseGone(resource=RESOURCE))
     bench.hold()
     ask(bench, cursor(START))
     assert refusal(bench) is ErrorCode.UNAVAILABLE

@@ -214,6 +214,9 @@ def test_a_shard_that_is_not_here_or_opening() -> None:
     scene.feed(LeaseGone(resource=Resource(role=Role.MAILBOX, number=1 - shard)))
     refused(scene.page(1), ErrorCode.NOT_OWNER)
     assert scene.machine.serving() == SHARDS - 1
+    resource = Resource(role=Role.SESSION, number=shard)
+    scene.feed(LeaseGone(resource=resource, owner_address="session-2:1"))
+    assert scene.page(1).owner_address == "session-2:1"
 
 
 def test_a_lease_that_goes_tells_everybody_who_waits() -> None:

@@ -20,7 +20,7 @@ from qim.core.ports.store_message import (
     VersionMoved,
 )
 from qim.core.writer import WriterConfig
-from tests.core.writer.scene import HOUR_MS, WALL, Scene, actor, chat, cmid
+from tests.core.writer.scene import HOUR_MS, SHARD, WALL, Scene, actor, chat, cmid
 
 ONE = {"outbox_partition_count": 1}
 
@@ -231,6 +231,25 @@ def test_what_is_not_ours_is_refused_with_not_owner() -> None:
     closed.lose()
     assert closed.refused(closed.send(1, 2)) is ErrorCode.NOT_OWNER
     assert closed.refused(closed.members(1, chat(1, 2))) is ErrorCode.NOT_OWNER
+
+
+def test_not_owner_names_the_owner_that_the_registry_noticed() -> None:
+    scene = Scene()
+
+    def named(rid: int) -> str:
+        answer = scene.said(rid)
+        assert isinstance(answer, Refused) and answer.code == ErrorCode.NOT_OWNER
+        return answer.owner_address
+
+    scene.step(LeaseGone(resource=SHARD))
+    assert named(scene.send(1, 2)) == ""
+    scene.step(LeaseGone(resource=SHARD, owner_address="writer-2:1"))
+    instance = Resource(role=Role.INSTANCE, number=SHARD.number)
+    scene.step(LeaseGone(resource=instance, owner_address="another:1"))
+    assert named(scene.send(1, 2)) == "writer-2:1"
+    assert named(scene.history(1, chat(1, 2))) == "writer-2:1"
+    scene.step(LeaseGone(resource=SHARD))
+    assert named(scene.members(1, chat(1, 2))) == ""
 
 
 def test_a_drained_writer_takes_nothing_new_and_finishes_what_it_has() -> None:
