@@ -3,7 +3,6 @@
 import argparse
 import json
 import os
-import ssl
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from qim.cli.command import Subparsers, add_command, asynchronous
 from qim.cli.data_files import running_server, secret_of
 from qim.cli.exit_codes import Exit
 from qim.cli.output import say
+from qim.client.tls import ClientTlsUnusable, client_tls_from_environment
 
 EXAMPLES = """\
   qim load --rate 500 --seconds 60                              # against `qim up` here
@@ -107,9 +107,12 @@ async def _run(args: argparse.Namespace) -> int:
     )
     if faults := plan.faults():
         raise UsageError("; ".join(faults))
-    tls, sni = _tls()
+    try:
+        tls = client_tls_from_environment(os.environ)
+    except ClientTlsUnusable as error:
+        raise UsageError(str(error)) from None
     with _Bar() as bar:
-        report: LoadReport = await LoadRun(plan, progress=bar.at, tls=tls, sni=sni).run()
+        report: LoadReport = await LoadRun(plan, progress=bar.at, tls=tls).run()
     told = msgspec.to_builtins(report)
     print(json.dumps(told) if args.json else _table(told))
     if not report.holds:
@@ -131,16 +134,6 @@ def _target(args: argparse.Namespace) -> tuple[tuple[str, ...], bytes]:
         return tuple(args.server), secret or secret_of(args.data)
     data = args.data or default_data()
     return (running_server(data).tcp,), secret_of(data)
-
-
-def _tls() -> tuple[ssl.SSLContext | None, str | None]:
-    ca = os.environ.get("QIM_TLS_CA")
-    if not ca:
-        return None, None
-    context = ssl.create_default_context(cafile=ca)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.set_alpn_protocols(["qim/1"])
-    return context, os.environ.get("QIM_TLS_SNI") or None
 
 
 class _Bar:

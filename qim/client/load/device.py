@@ -6,12 +6,12 @@ dialling ──AUTH_OK──► online ──closed, kicked──► waiting ─
 
 import asyncio
 import os
-import ssl
 import time
 from collections.abc import Callable
 from typing import Any, Final
 
 from qim.client.load.tally import ACKED, REFUSED, Stream, Tally
+from qim.client.tls import ClientTls, agreed
 from qim.core.contract.errors import ERROR_MEANINGS, ErrorCode
 from qim.core.contract.frames import (
     Auth,
@@ -56,8 +56,7 @@ class LoadDevice(asyncio.Protocol):
         address: str,
         tally: Tally,
         *,
-        tls: ssl.SSLContext | None,
-        sni: str | None,
+        tls: ClientTls | None,
     ) -> None:
         self.number = number
         self.user = user
@@ -67,7 +66,6 @@ class LoadDevice(asyncio.Protocol):
         self._token = token
         self._address = address
         self._tls = tls
-        self._sni = sni
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._decoder = FrameDecoder(FRAME_BYTES_MAX)
@@ -122,8 +120,8 @@ class LoadDevice(asyncio.Protocol):
                     lambda: self,
                     host.strip("[]"),
                     int(port),
-                    ssl=self._tls,
-                    server_hostname=self._sni if self._tls else None,
+                    ssl=self._tls.context if self._tls else None,
+                    server_hostname=(self._tls.server_name or host) if self._tls else None,
                 )
                 return
             except OSError as error:
@@ -132,6 +130,11 @@ class LoadDevice(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
+        secured = transport.get_extra_info("ssl_object")
+        if secured is not None and not agreed(secured):
+            self.tally.errors["no ALPN qim/1"] += 1
+            transport.abort()
+            return
         self._transport = transport
         self._decoder = FrameDecoder(FRAME_BYTES_MAX)
         self._pulling = self._dirty = False

@@ -9,7 +9,6 @@ purpose, and whose latencies nobody reads, may be given more of it: what it prov
 
 import asyncio
 import os
-import ssl
 import time
 from collections.abc import Callable
 from typing import Any, Final
@@ -19,6 +18,7 @@ from msgspec.structs import asdict
 
 from qim.client.load.device import LoadDevice, now_us
 from qim.client.load.tally import Stream, Tally, Verdict
+from qim.client.tls import ClientTls
 from qim.core.contract.frames import CreateGroup
 from qim.core.contract.params import DAY_MS
 from qim.core.contract.tokens import AccessToken, sign_token
@@ -98,13 +98,11 @@ class LoadRun:
         plan: LoadPlan,
         *,
         progress: Callable[[str, float], None] = lambda phase, share: None,
-        tls: ssl.SSLContext | None = None,
-        sni: str | None = None,
+        tls: ClientTls | None = None,
     ) -> None:
         self.plan = plan
         self._progress = progress
         self._tls = tls
-        self._sni = sni
         self.tally = Tally([], b"")
         self.devices: list[LoadDevice] = []
         self._direct: list[Stream] = []
@@ -154,7 +152,6 @@ class LoadRun:
                     plan.servers[number % len(plan.servers)],
                     self.tally,
                     tls=self._tls,
-                    sni=self._sni,
                 )
                 device.start()
                 self.devices.append(device)
