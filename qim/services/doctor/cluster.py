@@ -45,18 +45,22 @@ async def examined(
     tiered = settings.message_store_backend == "tiered"
     found += await _servers(settings, deep=deep, tiered=tiered)
     loop = asyncio.get_running_loop()
-    for role in ServiceRole:
-        if role is ServiceRole.ARCHIVER and not tiered:
-            continue
+    for role in _roles(settings):
         found += await _process(settings, role, named.get(role.value, ()), loop)
     found += await loop.run_in_executor(None, lambda: [*_certificates(settings)])
     found += await loop.run_in_executor(None, lambda: [*_gateway(settings)])
     return found
 
 
+def _roles(settings: Settings) -> list[ServiceRole]:
+    """Those this deployment has: without an archive nobody archives."""
+    tiered = settings.message_store_backend == "tiered"
+    return [role for role in ServiceRole if tiered or role is not ServiceRole.ARCHIVER]
+
+
 def _configuration(settings: Settings) -> Iterator[Finding]:
     told: dict[str, Finding] = {}
-    for role in ServiceRole:
+    for role in _roles(settings):
         for fault in check_settings(settings, role):
             told.setdefault(fault.code, refused(f"configuration of {role}", fault))
     yield from told.values() or [ok("configuration", "no fault for any role")]
