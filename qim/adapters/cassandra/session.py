@@ -32,7 +32,7 @@ def consistency(word: str) -> int:
 
 
 def connection_class() -> Any:
-    """libev where the driver's wheel has it (0.25 s of CPU for 1,000 rows, asyncio's 0.55), else asyncio's.
+    """libev where the driver's wheel has it (half the CPU a row: bench/archive_cassandra.py), else asyncio's.
 
     Named here, for the driver's own choice falls through to a module that Python 3.12 no longer has.
     """
