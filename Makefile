@@ -13,16 +13,17 @@ JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 ROUNDS ?= 10
 WORKERS ?= auto
 PYTEST_ARGS ?=
+ACCEPTANCE_ARGS ?=
 
 bin := .venv/bin
 stamp := .venv/.installed
 
-.PHONY: help install run test integration mutants hunt check format sim bench lock clean
+.PHONY: help install run test integration acceptance mutants hunt check format sim bench lock clean
 
 help: ## this list
 	@echo "Q-IM: make TARGET"
 	@sed -n 's/^\([a-z]*\):[^#]*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name what; do \
-	  printf '  %-9s %s\n' "$$name" "$$what"; done
+	  printf '  %-11s %s\n' "$$name" "$$what"; done
 
 install: $(stamp) ## .venv with the package and its development tools (the others do it by themselves)
 
@@ -51,6 +52,9 @@ test: $(stamp) ## all tests that need nothing installed, kills included (PYTEST_
 
 integration: $(stamp) ## the tests against real Redis, Kafka, Cassandra and etcd, started and stopped by themselves
 	@"$(bin)/python" -m pytest -n "$(WORKERS)" --dist loadgroup --maxschedchunk=1 -m servers $(PYTEST_ARGS)
+
+acceptance: $(stamp) ## the release gate: QIM_LOAD_RATE=300 make acceptance (ACCEPTANCE_ARGS='--help'); docs/acceptance.md
+	@"$(bin)/python" -m acceptance $(ACCEPTANCE_ARGS)
 
 mutants: $(stamp) ## plant every bug of tests/sim/mutants in turn: each must be found by a right check
 	@"$(bin)/python" -m pytest -n "$(WORKERS)" tests/sim/test_mutants.py --mutants all
