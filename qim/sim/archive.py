@@ -170,7 +170,7 @@ class Archive:
                 return ArchiveRead(op=effect.op, stored=stored, more=more)
             case ReadArchiveBodies():
                 bodies = tuple([rows.body(name, stale=stale) for name in effect.names])
-                return ArchiveBodiesRead(op=effect.op, stored=bodies)
+                return ArchiveBodiesRead(op=effect.op, stored=bodies, let_go=rows.let_go)
             case ReadArchivedConversations():
                 found, more = rows.archived(effect.partition, effect.after, effect.limit)
                 position = rows.positions.get(effect.partition, 0)

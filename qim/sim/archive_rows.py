@@ -63,6 +63,7 @@ class ArchiveRows:
         self.conversations: dict[bytes, Conversation] = {}
         self.facts: dict[bytes, Facts] = {}
         self.positions: dict[int, int] = {}
+        self.let_go = 0
 
     # ------------------------------------------------------------ writing
 
@@ -115,6 +116,7 @@ class ArchiveRows:
     def expire(self, before_wall: int, limit: int) -> tuple[int, bool]:
         """Rows that have run out, the earliest first; a hold never does."""
         before_wall = min(before_wall, FOREVER_MS)
+        self.let_go = max(self.let_go, before_wall)
         due = sorted(
             (cell.row.retained_until, conversation_id, place)
             for conversation_id, held in self.conversations.items()

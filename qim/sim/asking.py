@@ -32,6 +32,8 @@ from qim.sim.visible import Clock, Visible, joined
 
 PAGE: Final = 3
 PAGES_MAX: Final = 400
+WAITS_MAX: Final = 40
+"""Answers without an entry: once a world has settled nothing is worth waiting for as long as that."""
 LISTS_MAX: Final = 10
 END: Final = 2**64 - 1
 
@@ -69,8 +71,6 @@ class Clocks(Protocol):
     """What the clocks of those show who may judge retention now."""
 
     def of(self, *resources: Resource) -> Clock: ...
-
-    def is_behind_the_archive(self, resource: Resource) -> bool: ...
 
 
 class Asking:
@@ -168,7 +168,7 @@ class Asking:
         if not isinstance(synced, SyncAnswer):
             told.unanswered.append(f"mailbox of user {user}: {words(synced)}")
             return
-        cursor = synced.cursor
+        cursor, waits = synced.cursor, 0
         for _ in range(PAGES_MAX):
             ask = AskPull(rid=0, actor=actor, cursor=cursor, up_to_seq=END, limit=self._page)
             answer = yield Question(resource=resource, message=ask)
@@ -180,9 +180,9 @@ class Asking:
             if not answer.has_more:
                 return
             if not answer.entries:
-                if self._clocks.is_behind_the_archive(resource):
-                    told.mailbox_waits = True
-                    return
+                waits += 1
+                if waits > WAITS_MAX:
+                    break
                 yield Later(ms=answer.retry_after_ms)
         told.unanswered.append(f"mailbox of user {user} has no end")
 

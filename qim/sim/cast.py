@@ -113,7 +113,10 @@ def _writer(scene: "Scene", node: Node) -> HostedMachine:
 
 
 def _fanout(scene: "Scene", node: Node) -> HostedMachine:
-    config = FanoutConfig(shard_count=scene.plan.topology.shards)
+    config = FanoutConfig(
+        shard_count=scene.plan.topology.shards,
+        inline_body_bytes_max=scene.plan.parameters.inline_body_bytes_max,
+    )
     return FanoutCoordinator(config, choose=node.choose())
 
 

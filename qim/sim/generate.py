@@ -6,12 +6,10 @@ is keyed by what it decides (a message number, a device), never by how much was 
 
 from typing import Final
 
-from msgspec.structs import replace
-
 from qim.core.contract.entities import RetentionClass
 from qim.sim.clock import TRUE_RATE, Piece
 from qim.sim.draw import Draw
-from qim.sim.faults import Fault, OutboxTrimmed, StoreRestart, WallStep
+from qim.sim.faults import Fault, OutboxTrimmed, StoreRestart
 from qim.sim.plan import (
     Beginnings,
     ChangeGroup,
@@ -63,9 +61,6 @@ def generate(seed: int, profile: str, *, messages: int | None = None) -> Plan:
     operations = _operations(draw, devices, span_ms, count)
     parameters = _parameters(draw, calm)
     faults, heal_ms = storm(draw, topology, devices, span_ms)
-    if any(isinstance(fault, WallStep) and fault.by_ms < 0 for fault in faults):
-        # A mailbox whose clock is minutes behind the archiver's waits as long before what is gone (pipeline.md §3.3).
-        parameters = replace(parameters, ephemeral_ms=Compressed().ephemeral_ms)
     operations += _afterwards(draw, devices, faults)
     operations += _before_losses(draw, devices, faults)
     return Plan(
@@ -355,6 +350,7 @@ def _parameters(draw: Draw, calm: bool) -> Compressed:
         ephemeral_ms=draw.pick((1_500, 5_000, 86_400_000), "ephemeral_for"),
         request_timeout_ms=draw.pick((2_000, 5_000), "timeout"),
         page_default=draw.pick((2, 10, 100), "page"),
+        inline_body_bytes_max=draw.pick((1_024, 1_024, 8), "inline"),
     )
 
 
@@ -368,12 +364,17 @@ def _clocks(
         *(f"writer-{i + 1}" for i in range(topology.writers)),
         *(f"gateway-{i + 1}" for i in range(topology.gateways)),
         *(f"mailbox-{i + 1}" for i in range(topology.mailboxes)),
+        *(f"archiver-{i + 1}" for i in range(topology.archivers)),
+        *(f"session-{i + 1}" for i in range(topology.sessions)),
     ]
     made: list[ClockPlan] = []
     for name in names:
         if not draw.chance(50, "clock", name):
             continue
         offset = draw.number(-60_000, 60_000, "offset", name)
+        if name.startswith("archiver"):
+            # It judges retention and nothing else: what it lets go is gone by whatever clock.
+            offset *= draw.pick((1, 10), "far", name)
         rate = TRUE_RATE + draw.number(-2_000, 2_000, "drift", name)
         made.append(
             ClockPlan(

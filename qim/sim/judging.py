@@ -90,14 +90,6 @@ class WorldClocks:
         policy = RetentionPolicy(ephemeral_ms=scene.plan.parameters.ephemeral_ms)
         return Clock(earliest=min(walls, default=0), latest=max(walls, default=0), policy=policy)
 
-    def is_behind_the_archive(self, resource: Resource) -> bool:
-        """The archive let go, by a clock ahead, what this owner's clock has yet to take for expired: it waits till then."""
-        leased = self._scene.registry.leases.get(resource)
-        if leased is None or not leased.address:
-            return False
-        wall = self._scene.nodes[leased.address].wall.read(self._scene.world.now)
-        return wall <= self._scene.history.expired_before
-
 
 class Judging:
     """One judging of one world."""

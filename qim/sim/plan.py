@@ -69,6 +69,8 @@ class Compressed(Struct, frozen=True, kw_only=True, gc=False):
     ephemeral_ms: int = 86_400_000
     request_timeout_ms: int = 5_000
     page_default: int = 100
+    inline_body_bytes_max: int = 1_024
+    """Longer bodies stand in no dispatch: pushes go without them, pulls look into store and archive."""
 
 
 class Send(Struct, frozen=True, kw_only=True, gc=False, tag="send"):

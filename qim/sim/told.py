@@ -23,6 +23,4 @@ class Told(Struct, kw_only=True):
     """conversation -> when its owner answered, by its own wall clock."""
     listed: dict[bytes, Clock] = {}
     """Likewise for the list, whose summaries may be a little older."""
-    mailbox_waits: bool = False
-    """It ends before a message that retention took by another clock."""
     mailbox: list[PulledEntry] = []

@@ -37,6 +37,7 @@ CREATE TABLE IF NOT EXISTS step (conversation BLOB NOT NULL, version BLOB NOT NU
 CREATE TABLE IF NOT EXISTS overlay (conversation BLOB NOT NULL, target BLOB NOT NULL, seq BLOB NOT NULL,
   user BLOB NOT NULL, PRIMARY KEY (conversation, target, seq, user)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS position (partition INTEGER PRIMARY KEY, through INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS let_go (single INTEGER PRIMARY KEY CHECK (single=0), before INTEGER NOT NULL);
 """
 U64_MAX: Final = (1 << 64) - 1
 I64_MAX: Final = (1 << 63) - 1
@@ -198,6 +199,10 @@ def expire(connection: sqlite3.Connection, before_wall: int, limit: int) -> tupl
         "ORDER BY retained_until LIMIT ?"
     )
     before = min(before_wall, I64_MAX)
+    connection.execute(
+        "INSERT INTO let_go VALUES (0,?1) ON CONFLICT (single) DO UPDATE SET before=?1 WHERE before<?1",
+        (before,),
+    )
     cursor = connection.execute(f"DELETE FROM history WHERE rowid IN ({due})", (before, limit))
     return cursor.rowcount, connection.execute(due, (before, 1)).fetchone() is not None
 
@@ -247,8 +252,8 @@ def _next_bucket(
 
 def read_bodies(
     connection: sqlite3.Connection, names: Sequence[tuple[bytes, int, bytes]]
-) -> tuple[bytes | None, ...]:
-    """One a name."""
+) -> tuple[tuple[bytes | None, ...], int]:
+    """One a name, and before which time rows were let go: read last, so that a row that just went is explained."""
     found: list[bytes | None] = []
     for conversation_id, seq, message_id in names:
         row = connection.execute(
@@ -256,7 +261,8 @@ def read_bodies(
             (conversation_id, bucket_of(seq), _u64(seq), message_id),
         ).fetchone()
         found.append(row[0] if row else None)
-    return tuple(found)
+    gone = connection.execute("SELECT before FROM let_go").fetchone()
+    return tuple(found), gone[0] if gone else 0
 
 
 def read_conversations(

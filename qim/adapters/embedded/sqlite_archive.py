@@ -80,9 +80,7 @@ def _work(request: ArchiveRequest) -> Callable[[sqlite3.Connection], ArchiveRepl
         case ReadArchive():
             return lambda connection: _read(connection, request)
         case ReadArchiveBodies():
-            return lambda connection: ArchiveBodiesRead(
-                op=request.op, stored=read_bodies(connection, request.names)
-            )
+            return lambda connection: _bodies(connection, request)
         case ReadArchivedConversations():
             return lambda connection: _conversations(connection, request)
         case ExpireArchive():
@@ -118,6 +116,11 @@ def _conversations(
     return ArchivedConversationsRead(
         op=request.op, conversations=found, more=more, position=position
     )
+
+
+def _bodies(connection: sqlite3.Connection, request: ReadArchiveBodies) -> ArchiveBodiesRead:
+    stored, let_go = read_bodies(connection, request.names)
+    return ArchiveBodiesRead(op=request.op, stored=stored, let_go=let_go)
 
 
 def _expire(connection: sqlite3.Connection, request: ExpireArchive) -> ArchiveExpired:

@@ -81,6 +81,8 @@ class Pull(Struct):
     judged: int = 0
     """Entries before this one are judged: nobody knows of a recall on it before its writer shard's OPEN."""
     archive_asked: dict[bytes, None] = {}
+    let_go: int = 0
+    """Wall ms before which the archive let go by some clock: what was kept until earlier may be gone for good."""
     batch: list[PulledEntry] = []
     batch_bytes: int = 0
 
@@ -262,6 +264,7 @@ class Joining:
         """Bodies that the hot store trimmed."""
         pull, names = self._archived.pop(event.op)
         pull.awaited = 1
+        pull.let_go = event.let_go
         for name, stored in zip(names, event.stored, strict=True):
             pull.awaited += 1
             self._take(pull, name, stored)
@@ -349,18 +352,20 @@ class Joining:
     ) -> bool:
         """Has retention taken the body? Without its dispatch only the longest usual retention explains an absence."""
         policy = self._config.retention
+        # Gone is gone, though the clock of who let it go be ahead of this one.
+        by = max(self.wall, pull.let_go - 1)
         if dispatch is not None:
             tenant, kept_as, sent_at = (
                 dispatch.tenant_id,
                 dispatch.retention_class,
                 dispatch.sent_at,
             )
-            return retained_until(policy, tenant, kept_as, sent_at) <= self.wall
+            return retained_until(policy, tenant, kept_as, sent_at) <= by
         sent_at = ids.unpack_message_id(entry.message_id).physical_ms
         longest = max(
             retained_until(policy, pull.cursor.tenant_id, kept_as, sent_at) for kept_as in _USUAL
         )
-        return longest <= self.wall
+        return longest <= by
 
     # ------------------------------------------------------------ the batch
 

@@ -70,10 +70,15 @@ class ReadArchiveBodies(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ArchiveBodiesRead(Struct, frozen=True, kw_only=True, gc=False):
-    """One a name; None: not archived, or expired."""
+    """One a name; None: not archived, or expired.
+
+    ``let_go``: the greatest ``before_wall`` of ExpireArchive so far: what was kept until earlier than that may be gone for
+    good, however little of it has passed by the reader's clock (0: nothing was let go).
+    """
 
     op: int
     stored: tuple[bytes | None, ...]
+    let_go: int = 0
 
 
 class ArchivedConversation(Struct, frozen=True, kw_only=True, gc=False):

@@ -244,6 +244,11 @@ class Asker:
         stored: tuple[bytes | None, ...] = self._ask(ReadArchiveBodies, names=names).stored
         return stored
 
+    def let_go(self) -> int:
+        """Before which time rows may be gone."""
+        answer: int = self._ask(ReadArchiveBodies, names=((b"nobody", 1, b"none"),)).let_go
+        return answer
+
     def conversations(
         self, partition: int = 0, after: bytes = b"", limit: int = 1_000
     ) -> ArchivedConversationsRead:

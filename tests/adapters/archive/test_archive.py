@@ -143,6 +143,16 @@ def test_expiry_takes_what_has_run_out_and_never_a_hold(asker: Asker) -> None:
     assert read.position == 7_000
 
 
+@pytest.mark.parametrize("archive", ["simulator", "sqlite"], indirect=True)
+def test_who_misses_a_body_is_told_what_was_let_go(asker: Asker, archive: AskedArchive) -> None:
+    """By whatever clock, and for ever: a reader whose own clock is behind would wait for what never comes back."""
+    assert asker.let_go() == 0
+    asker.expire(WALL + 5)
+    asker.expire(WALL + 3)
+    archive.reopen()
+    assert asker.let_go() == WALL + 5
+
+
 # ------------------------------------------------------------ facts
 
 

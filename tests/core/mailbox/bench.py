@@ -143,6 +143,7 @@ class Bench:
         self.applied = 0
         self.bodies: dict[tuple[bytes, int, bytes], bytes] = {}
         self.archive: dict[tuple[bytes, int, bytes], bytes] = {}
+        self.let_go = 0
         self.recalls: dict[tuple[bytes, int], int | None] = {}
         self.now = 1_000
         self.epoch = 0
@@ -227,7 +228,7 @@ class Bench:
                 return BodiesRead(op=effect.op, stored=stored)
             case ReadArchiveBodies():
                 stored = tuple(self.archive.get(name) for name in effect.names)
-                return ArchiveBodiesRead(op=effect.op, stored=stored)
+                return ArchiveBodiesRead(op=effect.op, stored=stored, let_go=self.let_go)
             case ReadOverlays():
                 marks = tuple(self.recalls.get(name[1:], 0) for name in effect.names)
                 return OverlaysRead(op=effect.op, recalled=marks)

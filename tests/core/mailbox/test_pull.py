@@ -675,6 +675,17 @@ def test_what_the_archive_has_not_either_is_explained_by_retention_alone() -> No
     assert answer.has_more
 
 
+def test_what_the_archive_let_go_by_a_clock_ahead_is_gone_here_too() -> None:
+    month = CONFIG.retention.default_ms
+    items = [dispatch(n, users=(1,), inline=False, sent_at=WALL + n) for n in range(2)]
+    bench = running(*items, config=ARCHIVED)
+    assert pull(bench, cursor(START)).entries == ()
+    bench.let_go = items[0].sent_at + month + 1
+    answer = pull(bench, cursor(START))
+    assert [entry.tombstone for entry in answer.entries] == [Tombstone.EXPIRED]
+    assert answer.has_more
+
+
 @pytest.mark.parametrize("fault", ["failed", "unknown_lost"])
 def test_an_unreachable_archive_explains_nothing(fault: str) -> None:
     old = dispatch(0, users=(1,), inline=False, sent_at=WALL - 100 * DAY)

@@ -79,9 +79,9 @@ def _commits() -> list[Mutant]:
             rewrite(
                 f"{pipeline}.on_appended",
                 (
-                    "orders.stage(commit.trace_id, OUTBOXED)",
+                    "orders.stage(commit, OUTBOXED)",
                     (
-                        "orders.stage(commit.trace_id, OUTBOXED)\n"
+                        "orders.stage(commit, OUTBOXED)\n"
                         "        for waiter in () if commit.change else commit.waiters:\n"
                         "            orders.answer(waiter, SendDone(rid=waiter.rid, sent_at=commit.sent_at,"
                         " client_message_id=commit.client_message_id, message_id=commit.message_id,"

@@ -270,6 +270,15 @@ def _mailboxes() -> list[Mutant]:
             ),
         ),
         mutant(
+            "gone_is_waited_for",
+            "pipeline §3.3: a miss that retention explains is a tombstone, whoever's clock let it go",
+            {"unanswered", "mailbox"} | LOST,
+            rewrite(
+                "qim.core.mailbox.joining:Joining._explains",
+                ("max(self.wall, pull.let_go - 1)", "self.wall"),
+            ),
+        ),
+        mutant(
             "pushes_ask_for_no_recall",
             "pipeline §5: a body that was recalled leaves by no push either",
             {"recalled_body", "device_recalled"},
