@@ -132,7 +132,7 @@ class EmbeddedServer:
         self.tcp = TcpServer(self._socket_event, wall_ms, reporting=reporting)
         self._parts.callback(self.tcp.abort_all)
         roles = [role for role in MACHINES if self._tiered or role is not ServiceRole.ARCHIVER]
-        hosting.host(roles, owner=owner, sockets=socket_routes(self.tcp))
+        hosting.host(roles, owner=owner, own=socket_routes(self.tcp))
         self.session: SessionProjection = hosting.machines[ServiceRole.SESSION]
         hosting.start()
         self._start_retention()

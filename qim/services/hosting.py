@@ -23,6 +23,7 @@ from qim.core.machine import ChoiceKey
 from qim.core.mailbox import MailboxConfig, MailboxNode
 from qim.core.ports.completion import StoreReset
 from qim.core.ports.local import DrainRequested, Started
+from qim.core.ports.moderation import FailPolicy
 from qim.core.ports.network import Send
 from qim.core.ports.registry import Resource, Role
 from qim.core.ports.sockets import CloseSocket, PauseReading, ResumeReading, Write
@@ -74,6 +75,9 @@ class Deployment(Struct, frozen=True, kw_only=True):
     secrets: tuple[bytes, ...] = ()
     instance: int = 0
     instance_epoch: int = 1
+    before_send: FailPolicy = FailPolicy.OFF
+    after_send: bool = False
+    """Whether the writer asks before it takes a message, and tells afterwards (ports/moderation.py)."""
 
     @property
     def tiered(self) -> bool:
@@ -114,16 +118,16 @@ class Hosting:
         *,
         owner: str | None = None,
         remote: Callable[[Send], None] | None = None,
-        sockets: Mapping[type, Route] | None = None,
+        own: Mapping[type, Route] | None = None,
     ) -> None:
         """Make the roles' machines and their lease keeper; nothing steps before ``start``.
 
-        ``remote`` takes what is for other processes, ``sockets`` are the routes of the gateway's.
+        ``remote`` takes what is for other processes; ``own``: routes of what one role alone orders (sockets, hooks).
         """
         self._owner = owner or self._owner
         self.keeper = self._new_keeper(roles)
         self.network = Network(self.address, self.hosts, remote)
-        routes = self._routes() | dict(sockets or {})
+        routes = self._routes() | dict(own or {})
         self.keeper_host = self.runtime.add(KEEPER, self.keeper, routes)
         for role in roles:
             self._add(role, machine_of(role, self.deployment), routes)
@@ -296,6 +300,8 @@ def _writer(deployment: Deployment) -> Writer:
         recall_window_ms=parameters.recall_window_ms,
         unread_window_max=parameters.unread_window_max,
         retention=deployment.retention,
+        before_send=deployment.before_send,
+        after_send=deployment.after_send,
     )
     return Writer(config, choose=random_choice)
 

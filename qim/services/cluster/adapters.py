@@ -24,6 +24,7 @@ from qim.core.ports.completion import StoreReset, StoreRole
 from qim.core.ports.log import EndsRead, ReadEnds, Topic
 from qim.services.cluster.log_settings import log_settings
 from qim.services.hosting import Ports
+from qim.services.moderation import Hooks
 from qim.services.roles import ServiceRole
 from qim.services.routing import Port
 from qim.services.settings import Settings, has_internal_tls
@@ -74,6 +75,7 @@ class Opened:
         self.ports: Ports
         self.registry: Registry
         self.topic_ids: Mapping[Topic, bytes] = {}
+        self.hooks: Hooks | None = None
         self.gauges: list[Gauges] = []
         self.warnings: list[str] = []
         self._stack = AsyncExitStack()
@@ -121,6 +123,8 @@ async def open_adapters(
         archive: Port | None = None
         if role in ARCHIVE and settings.message_store_backend == "tiered":
             archive = await _open_archive(settings, loop, opened)
+        if role is ServiceRole.WRITER:
+            opened.hooks = await _open_hooks(settings, loop, opened)
         opened.registry = await _open_registry(settings, loop, opened)
         opened.ports = Ports(
             message=message, mailbox=mailbox, log=log, registry=opened.registry, archive=archive
@@ -253,6 +257,19 @@ async def _open_archive(settings: Settings, loop: AbstractEventLoop, opened: Ope
     await archive.start()
     opened.gauges.append(archive.gauges)
     return archive
+
+
+async def _open_hooks(settings: Settings, loop: AbstractEventLoop, opened: Opened) -> Hooks | None:
+    """Nobody is called yet; None: there are none."""
+    if settings.webhook_before_send_url is None and settings.webhook_after_send_url is None:
+        return None
+    from qim.adapters.webhook import Webhooks, settings_from
+
+    hooks = Webhooks(settings_from(settings.told()), loop)
+    opened.closing(hooks.close)
+    await hooks.start()
+    opened.gauges.append(hooks.gauges)
+    return hooks
 
 
 async def _open_registry(settings: Settings, loop: AbstractEventLoop, opened: Opened) -> Registry:

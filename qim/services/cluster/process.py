@@ -39,9 +39,10 @@ from qim.services.cluster.adapters import (
 from qim.services.cluster.shared import shared_numbers
 from qim.services.health import Health
 from qim.services.hosting import AUDIT_SECONDS_MAX, Deployment, Hosting, socket_routes
+from qim.services.moderation import moderation_routes
 from qim.services.observation import LogSink, ProcessObserver
 from qim.services.roles import SERVES, ServiceRole
-from qim.services.runtime import Runtime, wall_ms
+from qim.services.runtime import Route, Runtime, wall_ms
 from qim.services.settings import Settings
 
 STDERR: Final = 2
@@ -161,6 +162,8 @@ class ServeProcess:
             parameters=settings.parameters(),
             retention=settings.retention(),
             secrets=(settings.secret(),),
+            before_send=settings.before_send(),
+            after_send=settings.webhook_after_send_url is not None,
         )
         ahead_max_ms = deployment.parameters.clock_ahead_max_ms
         await opened.registry.check_clock(wall_ms(), ahead_max_ms)
@@ -182,11 +185,15 @@ class ServeProcess:
         if role is ServiceRole.AUDITOR:
             hosting.host_auditor()
         else:
-            sockets = None if self._tcp is None else socket_routes(self._tcp)
-            hosting.host([role], remote=self._send, sockets=sockets)
+            hosting.host([role], remote=self._send, own=self._own_routes(opened))
         self._observer.sample(self._own_gauges, self._loop)
         self._hosting = hosting
         return hosting
+
+    def _own_routes(self, opened: Opened) -> dict[type, Route]:
+        if self._tcp is not None:
+            return socket_routes(self._tcp)
+        return {} if opened.hooks is None else moderation_routes(opened.hooks)
 
     async def _numbered(self, opened: Opened, deployment: Deployment, address: str) -> Deployment:
         """The writer's instance number: its own wish, or the lowest that nobody holds (seed: QIM_WRITER_ID)."""

@@ -5,6 +5,7 @@ from typing import Final
 from msgspec import Struct
 
 from qim.core.contract.params import DAY_MS, DEFAULT, Parameters
+from qim.core.ports.moderation import FailPolicy
 from qim.core.retention import RetentionPolicy
 from qim.services.roles import ServiceRole
 from qim.services.settings.values import Address
@@ -106,6 +107,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     webhook_after_send_url: str | None = None
     webhook_fail_policy: str = "open"
     webhook_secret: str | None = None
+    webhook_timeout_ms: int = 2_000
+    webhook_tls_ca: str | None = None
     # the process
     log_format: str = "text"
     log_stages: bool = True
@@ -141,6 +144,12 @@ class Settings(Struct, frozen=True, kw_only=True):
     def secret(self) -> bytes:
         """Signs tokens and cursors."""
         return self.auth_secret.encode()
+
+    def before_send(self) -> FailPolicy:
+        """What holds for a message that nobody could judge; OFF: nobody is asked."""
+        if self.webhook_before_send_url is None:
+            return FailPolicy.OFF
+        return FailPolicy(self.webhook_fail_policy)
 
     def internal_tls(self) -> tuple[str | None, ...]:
         """The four files of mTLS between processes: all or none of them."""

@@ -350,8 +350,14 @@ VARIABLES: Final[tuple[Variable, ...]] = (
             kind=WORD,
             group=_WRITER,
             secret=True,
-            meaning="signs hook requests (Standard Webhooks)",
+            meaning="signs hook requests (Standard Webhooks): whsec_ and base64, several with blanks between, the present one first",
         ),
+        (
+            "QIM_WEBHOOK_TIMEOUT_MS",
+            whole(1, 8_000),
+            "how long a hook may take; longer is no verdict",
+        ),
+        ("QIM_WEBHOOK_TLS_CA", PATH, "CA of https hooks; not set: the system's"),
     ),
     *_in(
         _PROCESS,
