@@ -95,12 +95,13 @@ class HistoryAnswer(Struct, frozen=True, kw_only=True, tag="past", gc=False):
 
 
 class AskMembers(Struct, frozen=True, kw_only=True, tag="members", gc=False):
-    """Gateway to writer: MEMBERS since a version (0: all)."""
+    """Gateway to writer: MEMBERS since a version (0: all). ``seeing``: only those who see this conversation_seq (0: all)."""
 
     rid: int
     actor: Actor
     conversation_id: bytes
     since_version: int
+    seeing: int = 0
 
 
 class MembersAnswer(Struct, frozen=True, kw_only=True, tag="memberlist", gc=False):

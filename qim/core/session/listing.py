@@ -5,7 +5,9 @@
     PULL revision r --> the page after its key, from the same rows
 
 Everything at or below ``projected_through`` is in the list: a summary that doesn't know yet of the newest record the
-projection knows (its writer has appended it and is about to mark it) is asked for again, a few times, and never kept.
+projection knows (its writer has appended it and is about to mark it) is asked for again, a few times, and never kept. What
+was asked again in vain once is not waited for by the next list: a deletion for oneself beyond one's leaving touches a row
+and is in no summary, ever.
 
 Hidden conversations (flag ARCHIVED) are listed with their flags: hiding is the client's, so that it may show one again when
 a message comes. badge = the sum of unread (200 where it is not exact) over all conversations that are not muted, hidden ones
@@ -200,7 +202,10 @@ class Listing:
 
     def _complete(self, freeze: Freeze) -> None:
         config = self._config
-        if freeze.stale and freeze.attempts < config.summary_retries_max:
+        waits = any(
+            not self.snapshots.given_up(freeze.owner, freeze.records[name]) for name in freeze.stale
+        )
+        if waits and freeze.attempts < config.summary_retries_max:
             freeze.attempts += 1
             delay = back_off(freeze.attempts, config.summary_retry_ms, config.retry_most_ms)
             freeze.due = self._clock.now + delay
@@ -250,7 +255,8 @@ class Listing:
             badge=_badge(rows, self._clock.wall),
             frozen_at=self._clock.now,
         )
-        self.snapshots.freeze(freeze.owner, snapshot, kept)
+        given_up = {name: freeze.records[name].touched_id for name in freeze.stale}
+        self.snapshots.freeze(freeze.owner, snapshot, kept, given_up)
         ask = question.ask
         assert isinstance(ask, AskSessionList)
         self._page(question, ask, snapshot, b"")

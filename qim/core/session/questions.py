@@ -3,7 +3,7 @@
 MARK_READ, SET_STATE --member known, or a writer says so--> states.py
 PULL_SESSION_LIST --> listing.py
 STATE_SYNC --> states in the order of their last changes, and how far each of the user's devices has the mailbox
-READ_BY --> members as the actor may see them --> their read marks, at most ``read_by_max``
+READ_BY --> members who see the message: a mark of who joined later says nothing of it --> at most ``read_by_max`` marks
 """
 
 from collections import deque
@@ -261,7 +261,11 @@ class Questions:
 
     def _on_read_by(self, shard: Shard, question: Question, ask: AskReadBy) -> None:
         asked = AskMembers(
-            rid=0, actor=ask.actor, conversation_id=ask.conversation_id, since_version=0
+            rid=0,
+            actor=ask.actor,
+            conversation_id=ask.conversation_id,
+            since_version=0,
+            seeing=ask.conversation_seq,
         )
         self._ask_writer(
             question,

@@ -37,6 +37,8 @@ class Snapshot(Struct, frozen=True):
 
 class _User(Struct):
     kept: dict[bytes, Kept] = {}
+    given_up: dict[bytes, bytes] = {}
+    """conversation -> the touched_id for which its writer was asked again in vain."""
     snapshots: tuple[Snapshot, ...] = ()
     bytes: int = 0
 
@@ -62,6 +64,11 @@ class Snapshots:
             return None
         return kept.summary
 
+    def given_up(self, owner: Owner, record: SessionRecord) -> bool:
+        """Was its writer asked again for exactly this state of the row, as often as is worth it, in vain?"""
+        user = self._users.get(owner)
+        return user is not None and user.given_up.get(record.conversation_id) == record.touched_id
+
     def find(self, now: Ms, owner: Owner, revision: int) -> Snapshot | None:
         """The list frozen under ``revision``, if it stands; the user becomes the last to go."""
         user = self._users.pop(owner, None)
@@ -74,13 +81,20 @@ class Snapshots:
                 return snapshot
         return None
 
-    def freeze(self, owner: Owner, snapshot: Snapshot, kept: dict[bytes, Kept]) -> None:
-        """Keep a list and the summaries that may serve the next one."""
+    def freeze(
+        self,
+        owner: Owner,
+        snapshot: Snapshot,
+        kept: dict[bytes, Kept],
+        given_up: dict[bytes, bytes],
+    ) -> None:
+        """Keep a list, the summaries that may serve the next one, and what was asked again in vain."""
         user = self._users.pop(owner, None) or _User()
         self.bytes -= user.bytes
         most = self._config.snapshots_per_user_max
         user.snapshots = (*user.snapshots, snapshot)[-most:]
         user.kept = kept
+        user.given_up = given_up
         user.bytes = _cost(user)
         self.bytes += user.bytes
         self._users[owner] = user
@@ -113,6 +127,7 @@ class Snapshots:
 def _cost(user: _User) -> int:
     """Heads are shared between summaries and rows, counted once where they are."""
     size = sum(ROW_BYTES + len(kept.summary.head) for kept in user.kept.values())
+    size += ROW_BYTES * len(user.given_up)
     for snapshot in user.snapshots:
         size += sum(ROW_BYTES + len(row.head) + len(row.state_value) for row in snapshot.rows)
     return size

@@ -309,7 +309,7 @@ class Reads:
             conversation_id=ask.conversation_id,
             version=now.version,
             since_version=now.version if unchanged else 0,
-            added=() if unchanged else now.members,
+            added=() if unchanged else _seeing(now.members, read, ask.seeing),
             removed=(),
             name=now.name,
             creator=now.creator,
@@ -350,6 +350,18 @@ class Reads:
 
 def _of_tenant(kind: int, users: Iterable[int], ask: AskHistory | AskMembers) -> bool:
     return _is_of_tenant(kind, users, ask.conversation_id, ask.actor.tenant_id)
+
+
+def _seeing(members: tuple[int, ...], read: MembershipRead, seq: int) -> tuple[int, ...]:
+    """Those of them with an interval that holds ``seq``; all where 0 asks for nothing."""
+    if seq == 0:
+        return members
+    seen = {
+        member.user_id: None
+        for member in read.everyone
+        if any(joined < seq <= left for joined, left in member.intervals)
+    }
+    return tuple(user for user in members if user in seen)
 
 
 def _is_of_tenant(kind: int, users: Iterable[int], conversation_id: bytes, tenant_id: str) -> bool:

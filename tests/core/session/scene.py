@@ -185,7 +185,7 @@ class WriterModel:
             conversation_id=ask.conversation_id,
             version=1,
             since_version=0,
-            added=tuple(sorted(talk.since)),
+            added=tuple(sorted(one for one, since in talk.since.items() if since < ask.seeing)),
             removed=(),
             name="",
             creator=0,

@@ -213,6 +213,29 @@ def test_a_summary_behind_the_projection_is_asked_again_and_never_kept() -> None
     assert scene.page(1).rows[0].unread == 1
 
 
+def test_what_was_asked_again_in_vain_is_not_waited_for_by_the_next_list() -> None:
+    """A deletion for oneself beyond one's leaving touches a row and is in no summary, ever."""
+    scene = Scene()
+    name = scene.group(1, EVERYONE)
+    scene.say(name, 2)
+    scene.say(name, 2, MessageKind.RECALL, target=1, pending=True)
+    scene.run()
+    before = scene.now
+    scene.page(1)
+    assert scene.now > before
+    waited = scene.now
+    assert scene.page(1).rows[0].unread == 1
+    assert scene.now == waited
+    late = scene.say(name, 2, pending=True)
+    scene.run()
+    rid = scene.ask(AskSessionList, 1, revision=0, after=b"", limit=0)
+    scene.run()
+    assert rid not in scene.answers, "the row was touched again: that is worth waiting for"
+    late.pending = False
+    scene.run(CONFIG.summary_retry_ms)
+    assert scene.answers[rid].rows[0].unread == 2
+
+
 def test_old_records_that_the_writer_no_longer_shows_make_nobody_wait() -> None:
     scene = Scene()
     name = scene.group(1, EVERYONE)

@@ -235,6 +235,19 @@ def test_who_has_read_up_to_a_message() -> None:
     refused(answer, ErrorCode.NOT_MEMBER)
 
 
+def test_who_joined_later_has_not_read_what_was_said_before() -> None:
+    scene = Scene()
+    name = scene.group(1, {1: 0, 2: 0, 3: 2})
+    for _ in range(3):
+        scene.say(name, 2)
+    scene.run()
+    scene.read(1, name, 3)
+    scene.read(3, name, 3)
+    for seq, wanted in ((1, (1,)), (2, (1,)), (3, (1, 3))):
+        answer = scene.answer(AskReadBy, 2, conversation_id=name, conversation_seq=seq)
+        assert answer.users == wanted
+
+
 @pytest.mark.parametrize(("members", "more"), [(200, False), (201, True), (1_000, True)])
 def test_readers_of_large_groups_are_capped(members: int, more: bool) -> None:
     scene = Scene()

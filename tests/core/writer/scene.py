@@ -406,11 +406,15 @@ class Scene:
         self.receive(ask)
         return self.rid
 
-    def members(self, user: int, conversation_id: bytes, since: int = 0) -> int:
+    def members(self, user: int, conversation_id: bytes, since: int = 0, *, seeing: int = 0) -> int:
         """Ask for members; its rid."""
         self.rid += 1
         ask = AskMembers(
-            rid=self.rid, actor=actor(user), conversation_id=conversation_id, since_version=since
+            rid=self.rid,
+            actor=actor(user),
+            conversation_id=conversation_id,
+            since_version=since,
+            seeing=seeing,
         )
         self.receive(ask)
         return self.rid

@@ -153,6 +153,19 @@ def test_who_may_not_read() -> None:
     assert [scene.refused(rid) for rid, _ in cases] == [code for _, code in cases]
 
 
+def test_members_who_see_a_message_are_those_whose_interval_holds_it() -> None:
+    scene = filled(1)
+    group = scene.create(1, 2)
+    scene.group(1, MembershipOp.ADD, (3,), to=group)
+    scene.settle()
+    asked = [scene.members(1, group, seeing=seq) for seq in (0, 1, 2, 3)]
+    single = scene.members(2, chat(1, 2), seeing=9)
+    scene.settle()
+    found = [scene.member_list(rid).added for rid in asked]
+    assert found == [(1, 2, 3), (1, 2), (1, 2, 3), (1, 2, 3)]
+    assert scene.member_list(single).added == (1, 2)
+
+
 def test_members_in_full_unless_nothing_has_changed() -> None:
     scene = filled(1)
     group = scene.create(1, 2, 3)
