@@ -1,4 +1,4 @@
-"""`qim audit`: the orphan audit of an embedded server, running or stopped."""
+"""`qim audit`: the orphan audit of an embedded server, running or stopped, or of a cluster by its auditor."""
 
 import argparse
 import json
@@ -7,17 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from qim.adapters.embedded.data_directory import DataDirectory, DataDirectoryHeld
-from qim.cli.arguments import UsageError, default_data, seconds
+from qim.cli.arguments import UsageError, default_data, seconds, server
 from qim.cli.command import Subparsers, add_command
 from qim.cli.data_files import NotRunning, running_server
 from qim.cli.exit_codes import Exit
 from qim.cli.output import print_json, say
+from qim.client import NotConnected
 
 DEFAULT_TIMEOUT_SECONDS = 320.0
 LOOK_SECONDS = 0.2
 EXAMPLES = """\
   qim audit --data .qim/data
   qim audit --data .qim/data --json | jq .verdict
+  qim audit --auditor 127.0.0.1:9108      # of a cluster: the metrics address of its `qim serve auditor`
 """
 MORE = """
 Walks the outbox log from its start to where it ended when the audit began, recomputes from the frozen membership which
@@ -38,6 +40,12 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--data", type=Path, metavar="DIR", help="data directory (default: $QIM_DATA or .qim/data)"
     )
+    parser.add_argument(
+        "--auditor",
+        type=server,
+        metavar="HOST:PORT",
+        help="ask this auditor of a cluster instead of a data directory's server",
+    )
     parser.add_argument("--json", action="store_true", help="the report as one JSON object")
     parser.add_argument(
         "--timeout",
@@ -53,10 +61,7 @@ def _run(args: argparse.Namespace) -> int:
     from qim.core.audit import Verdict
     from qim.services.audit_report import report_as_text
 
-    data = args.data or default_data()
-    if not DataDirectory(data).registry_database.exists():
-        raise UsageError(f"{data} is no data directory of a server: nothing there to audit")
-    report = _report(data, args.timeout)
+    report = _of_cluster(args) if args.auditor else _of_directory(args)
     if args.json:
         print_json(report)
     else:
@@ -66,6 +71,22 @@ def _run(args: argparse.Namespace) -> int:
     if verdict is Verdict.CLEAN:
         return int(Exit.DONE)
     return int(Exit.FAILED if verdict is Verdict.ORPHANS else Exit.INCOMPLETE)
+
+
+def _of_cluster(args: argparse.Namespace) -> dict[str, Any]:
+    if args.data is not None:
+        raise UsageError("--data and --auditor: one of them")
+    try:
+        return _asked(args.auditor, args.timeout)
+    except ConnectionError as error:
+        raise NotConnected(f"no auditor at {args.auditor}: {error}") from None
+
+
+def _of_directory(args: argparse.Namespace) -> dict[str, Any]:
+    data = args.data or default_data()
+    if not DataDirectory(data).registry_database.exists():
+        raise UsageError(f"{data} is no data directory of a server: nothing there to audit")
+    return _report(data, args.timeout)
 
 
 def _report(data: Path, timeout: float) -> dict[str, Any]:

@@ -116,3 +116,9 @@ def test_a_token_of_a_cluster(
     assert claims.user_id == 7
     monkeypatch.setenv("QIM_AUTH_SECRET", " ")
     assert main(["token", "--user", "7"]) == 2
+
+
+def test_an_auditor_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["audit", "--auditor", "127.0.0.1:1"]) == 3
+    assert "no auditor at 127.0.0.1:1" in capsys.readouterr().err
+    assert main(["audit", "--auditor", "127.0.0.1:1", "--data", "x"]) == 2

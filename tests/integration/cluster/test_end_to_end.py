@@ -1,6 +1,7 @@
 """From client to client through a process of each role, over real Redis, Kafka and etcd."""
 
 import asyncio
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from tests.integration.people import PATIENCE_SECONDS, acked, arrived, seen, tex
 from tests.integration.raw_client import token
 from tests.integration.served import eventually
 from tests.integration.testbed.server_process import ServerFailed
+from tests.integration.up_process import run_qim
 
 pytestmark = [pytest.mark.servers, pytest.mark.xdist_group("cluster")]
 
@@ -67,6 +69,13 @@ def test_users_under_load_get_everything_once(
         return len(load.acked)
 
     assert asyncio.run(main()) >= 200
+
+
+def test_the_audit_command_asks_the_auditor(cluster: Cluster) -> None:
+    auditor = cluster.process("auditor-1").ready["metrics"]
+    report = json.loads(run_qim("audit", "--auditor", auditor, "--json"))
+    assert report["verdict"] == "CLEAN", report
+    assert report["records"] > 0
 
 
 def test_each_process_serves_and_says_so(cluster: Cluster) -> None:
