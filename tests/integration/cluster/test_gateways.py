@@ -1,0 +1,65 @@
+"""Two gateways: a device is logged in at one of them at a time, and what is written at one is pushed at the other."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from qim.core.contract.frames import Kicked, KickReason, PushEvents
+from tests.integration.cluster.cluster import ONE_EACH, Cluster
+from tests.integration.cluster.conftest import drained
+from tests.integration.raw_client import RawClient, Target
+
+pytestmark = [pytest.mark.servers, pytest.mark.xdist_group("cluster")]
+LOGINS = 20
+
+
+@pytest.fixture(scope="module")
+def doubled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    counts = {**ONE_EACH, "gateway": 2}
+    with Cluster(tmp_path_factory.mktemp("doubled"), counts=counts) as running:
+        yield running
+        drained(running)
+
+
+def targets(cluster: Cluster) -> list[Target]:
+    return [Target(address, cluster.target.secret) for address in cluster.addresses]
+
+
+def test_a_later_login_elsewhere_ends_the_earlier_for_good(
+    doubled: Cluster, first_user: int
+) -> None:
+    """Back and forth: the gateway that has the device now tells the one that had it."""
+
+    async def main() -> None:
+        here, there = targets(doubled)
+        before = await RawClient.log_in(here, first_user, device=b"one")
+        for number in range(LOGINS):
+            target = there if number % 2 == 0 else here
+            after = await RawClient.log_in(target, first_user, device=b"one")
+            kicked = [one.frame for one in await before.rest() if isinstance(one.frame, Kicked)]
+            assert [(one.reason, one.reconnect) for one in kicked] == [(KickReason.REPLACED, False)]
+            await before.close()
+            before = after
+        await before.close()
+
+    asyncio.run(main())
+
+
+def test_another_device_elsewhere_is_left_alone_and_pushed_to(
+    doubled: Cluster, first_user: int
+) -> None:
+    async def main() -> None:
+        here, there = targets(doubled)
+        phone = await RawClient.log_in(here, first_user, device=b"phone")
+        desk = await RawClient.log_in(there, first_user, device=b"desk")
+        writer = await RawClient.log_in(here, first_user + 1)
+        sent = await writer.send(b"to both", peer_user_id=first_user)
+        for device in (phone, desk):
+            pushed = await device.until(PushEvents)
+            assert [entry.message_id for entry in pushed.entries] == [sent.message_id]
+            assert [entry.message_id for entry in await device.pull()] == [sent.message_id]
+            await device.close()
+        await writer.close()
+
+    asyncio.run(main())
