@@ -93,6 +93,27 @@ def test_the_broker_is_killed_and_comes_back(own: Cluster, stores: Path, first_u
     asyncio.run(main())
 
 
+def test_every_server_is_restarted_in_turn(own: Cluster, stores: Path, first_user: int) -> None:
+    """As an operator upgrades them: each ends in order and comes back under the same address."""
+
+    async def main() -> None:
+        load = Load(own, stores, first_user)
+        assert own.etcd is not None
+        (broker,) = own.kafka
+        servers = (own.message_redis, own.mailbox_redis, own.etcd, broker)
+        async with load.running() as running:
+            for server in servers:
+                await running.acks(20)
+                await asyncio.to_thread(server.stop)
+                server.process.launch()
+                await asyncio.to_thread(server.process.wait_ready)
+                await running.every_lane()
+            await eventually(lambda: all_serve(own))
+        await load.check()
+
+    asyncio.run(main())
+
+
 def test_a_drain_has_an_end_and_waits_without_spinning(own: Cluster) -> None:
     """What a mailbox has in flight can't be finished while its store sleeps: SIGTERM ends it all the same, with status 1."""
     (mailbox,) = own.roles("mailbox")
