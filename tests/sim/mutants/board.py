@@ -231,8 +231,7 @@ def _lanes() -> list[Mutant]:
         mutant(
             "mailbox_replay_from_the_end",
             "pipeline §3.2: replay starts at min W + 1",
-            LOST
-            | {"watermarks", "machine_died", "mailbox_seq_regression_count", "covered_through_gap"},
+            LOST | {"watermarks", "mailbox_seq_regression_count", "covered_through_gap"},
             rewrite(
                 "qim.core.mailbox.opening:on_ends_read",
                 (
@@ -241,6 +240,19 @@ def _lanes() -> list[Mutant]:
                         "if verdict in (Verdict.TRUSTED, Verdict.NEEDS_PREDECESSOR):\n"
                         "        shard.next_offset = event.end"
                     ),
+                ),
+            ),
+            # The machine's own book-keeping would see it at once; what is asked here is whether the world does.
+            rewrite(
+                "qim.core.mailbox.shard:Shard.check",
+                ('assert record.seq == minimum + 1 + index, "the window has a hole"', "pass"),
+                (
+                    "assert (minimum + 1 + len(self.window)) == self.seq_of(self.next_offset)",
+                    "pass",
+                ),
+                (
+                    "assert self.ready <= minimum + len(self.window) and behind <= len(self.window)",
+                    "pass",
                 ),
             ),
         ),

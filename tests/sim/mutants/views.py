@@ -101,7 +101,7 @@ def _archiver() -> list[Mutant]:
         mutant(
             "position_saved_before_confirm",
             "pipeline §5: all confirmed, then the position",
-            {"archive_watermark", "archived", "machine_died"} | SHOWN,
+            {"archive_watermark", "archived", "trimmed_unarchived"} | SHOWN,
             rewrite(
                 f"{machine}._pump",
                 (
@@ -110,6 +110,18 @@ def _archiver() -> list[Mutant]:
                         "batching.write(self._orders, partition)\n"
                         "        partition.confirmed = partition.batch[-1]"
                     ),
+                ),
+            ),
+            # The machine's own book-keeping would see it at once; what is asked here is whether the world does.
+            rewrite(
+                "qim.core.archiver.partition:Partition.check",
+                (
+                    'assert self.confirmed.stored.offset + 1 == expected, "confirmed and unconfirmed overlap"',
+                    "pass",
+                ),
+                (
+                    "assert self.commit.to.offset <= self.next_offset - self.window_records()",
+                    "pass",
                 ),
             ),
         ),
@@ -124,7 +136,7 @@ def _archiver() -> list[Mutant]:
                     (
                         "case Failed() | Unknown():\n"
                         "            if what is What.WRITE and type(event) is Unknown:\n"
-                        "                batching.written(partition)\n"
+                        "                batching.written(self._orders, partition)\n"
                         "                return\n"
                         "            self._put_off(now, partition, what)"
                     ),
