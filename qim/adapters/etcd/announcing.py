@@ -17,15 +17,19 @@ class Announcements:
         self._keys = keys
         self._leases = leases
         self._made: dict[tuple[Role, str, str, int], int] = {}
+        self._roles: set[Role] = set()
 
     @property
     def roles(self) -> frozenset[Role]:
         """Roles that this process takes part in."""
-        return frozenset(role for role, *_ in self._made)
+        return frozenset(self._roles)
 
     async def announce(self, request: Announce, within: float) -> Peers:
         """Keep it alive, or write it; a TTL of 0 withdraws it."""
         role, owner = request.role, request.owner
+        self._roles.add(
+            role
+        )  # before the write: the watch may tell of it before its answer is here
         key = self._keys.peer(role, owner)
         if request.ttl_ms <= 0:
             for made in [made for made in self._made if made[:2] == (role, owner)]:

@@ -17,6 +17,7 @@ from msgspec import Struct
 from qim.core.ports.registry import Resource, Role
 
 DIGITS: Final = 20
+ROLES: Final = frozenset(role.value for role in Role)
 
 
 class Holder(Struct, frozen=True, kw_only=True, gc=False):
@@ -62,11 +63,17 @@ class Keys:
     def peer(self, role: Role, owner: str) -> bytes:
         return self.peers(role) + owner.encode()
 
-    def role_of_peer(self, key: bytes) -> str:
-        """Of a key under ``all_peers``, maybe of a role that this version doesn't know; "" for other keys."""
-        if not key.startswith(self.all_peers):
-            return ""
-        return key.removeprefix(self.all_peers).split(b"/", 1)[0].decode("utf-8", "replace")
+    def resource(self, key: bytes) -> Resource | None:
+        """Of a lease's key; None for other keys, and for those of a role that this version doesn't know."""
+        role, _, number = key.removeprefix(self.leases).decode("utf-8", "replace").partition("/")
+        if not key.startswith(self.leases) or role not in ROLES or not number.isdecimal():
+            return None
+        return Resource(role=Role(role), number=int(number))
+
+    def role_of_peer(self, key: bytes) -> Role | None:
+        """Of an instance's key; None as for ``resource``."""
+        role = key.removeprefix(self.all_peers).split(b"/", 1)[0].decode("utf-8", "replace")
+        return Role(role) if key.startswith(self.all_peers) and role in ROLES else None
 
 
 def barrier_place(key: bytes) -> tuple[int, int]:

@@ -45,7 +45,6 @@ from qim.core.ports.registry import (
 NO_BARRIER: Final = (0, -1)
 ANY_OFFSET: Final = 2**63 - 1
 BARRIERS_PAGE: Final = 500
-DENIED_MAX: Final = 65_536
 REVOKE_MS: Final = 5_000
 REVOKED_LATE_MS: Final = 1_000
 """etcd tells whole seconds that are left, rounded down."""
@@ -75,11 +74,6 @@ class Leases:
         self._connection = connection
         self._keys = keys
         self._background = background
-        self._denied: dict[Resource, None] = {}
-
-    def waited_for(self) -> tuple[Resource, ...]:
-        """What was denied lately and not granted since."""
-        return tuple(self._denied)
 
     # ------------------------------------------------------------ taking
 
@@ -91,9 +85,6 @@ class Leases:
                 if held.holder is not None and held.holder.owner != request.owner:
                     remaining_ms = await self._remaining_ms(held, within)
                     if remaining_ms > 0:
-                        self._denied[resource] = None
-                        if len(self._denied) > DENIED_MAX:
-                            del self._denied[next(iter(self._denied))]
                         return Denied(
                             op=request.op,
                             resource=resource,
@@ -104,7 +95,6 @@ class Leases:
                 lease = lease or await self.new_lease(request.ttl_ms, within)
                 granted = await self._grant(request, held, lease, within)
                 if granted is not None:
-                    self._denied.pop(resource, None)
                     lease = held.lease  # the key has left it; nothing hangs on it any more
                     return granted
         finally:

@@ -26,14 +26,12 @@ from qim.adapters.etcd.keys import Keys
 from qim.adapters.etcd.leases import Leases
 from qim.adapters.etcd.shared import SharedNumbers
 from qim.adapters.etcd.starting import check_clock, check_server
-from qim.adapters.etcd.watch import Watch
+from qim.adapters.etcd.watch import Noticed, Watch
 from qim.core.ports.completion import Completion, Failed, FailReason, Unknown
 from qim.core.ports.registry import (
     Acquire,
     Announce,
     Granted,
-    LeaseFreed,
-    Peers,
     RaiseEpoch,
     ReadLease,
     RegisterBarrier,
@@ -56,7 +54,7 @@ class EtcdRegistry:
     """``start``, then ``submit`` from the event loop; ``answer`` is called on the loop exactly once.
 
     ``endpoints``: host:port of the members, with http:// or https:// before it if one likes. With ``watch`` the lease
-    keeper is told of instances that come and go, and of leases that it was denied and that are free now.
+    keeper is told of instances that come and go, of leases that others take, and of those that are free again.
     """
 
     def __init__(
@@ -95,10 +93,10 @@ class EtcdRegistry:
         """Check the server. Raises StartRefused."""
         await check_server(self._connection, self._keys, self._tls)
 
-    def watch(self, tell: Callable[[Peers | LeaseFreed], None]) -> None:
+    def watch(self, tell: Callable[[Noticed], None]) -> None:
         """From now on tell, once, what the keeper of this process would otherwise learn seconds later."""
         assert self._watch is None, "one keeper a process"
-        parts = (self._connection, self._keys, self._announcements, self._leases)
+        parts = (self._connection, self._keys, self._announcements)
         self._watch = Watch(*parts, tell, self._loop)
         self._watch.start()
 

@@ -1,4 +1,4 @@
-"""A watch on announcements and leases: who comes and goes, and what is free again, is known at once.
+"""A watch on announcements and leases: who comes and goes, who takes what and what is free again, is known at once.
 
 Only a shortcut. While it is down (etcd away, history compacted) announcements and repeated acquisitions tell the same
 seconds later; after each new start everything is told again, since nobody knows what was missed.
@@ -9,41 +9,46 @@ seconds later; after each new start everything is told again, since nobody knows
 import asyncio
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
+import msgspec
 from aetcd import rpc
 
+from qim.adapters.etcd import calls
 from qim.adapters.etcd.announcing import Announcements
 from qim.adapters.etcd.connection import CALL_MS, EtcdConnection, NotApplied
-from qim.adapters.etcd.keys import Keys, range_end
-from qim.adapters.etcd.leases import Leases
-from qim.core.ports.registry import LeaseFreed, Peers, Role
+from qim.adapters.etcd.keys import Keys, decode_holder, range_end
+from qim.core.ports.registry import LeaseFreed, LeaseTaken, Peers, Resource, Role
 
 PAUSE_SECONDS_MIN: Final = 0.2
 PAUSE_SECONDS_MAX: Final = 5.0
 
 
+Noticed = Peers | LeaseFreed | LeaseTaken
+
+
 class Watch:
-    """One task, one stream; ``tell`` gets at most one Peers a role for all that came while it was read."""
+    """One task, one stream, for the roles that this process announced; ``tell`` gets one Peers for many that came at once."""
 
     def __init__(
         self,
         connection: EtcdConnection,
         keys: Keys,
         announcements: Announcements,
-        leases: Leases,
-        tell: Callable[[Peers | LeaseFreed], None],
+        tell: Callable[[Noticed], None],
         loop: AbstractEventLoop,
     ) -> None:
         self._connection = connection
         self._keys = keys
         self._announcements = announcements
-        self._leases = leases
         self._tell = tell
         self._loop = loop
         self._task: asyncio.Task[None] | None = None
         self._reading: asyncio.Task[None] | None = None
         self._changed: dict[Role, None] = {}
+        self._read_in_full: set[Role] = set()
+        """Roles all of whose leases were told since the stream stands."""
         self.up = False
 
     def start(self) -> None:
@@ -91,21 +96,27 @@ class Watch:
 
     def _on_answer(self, answer: Any) -> None:
         self.up = True
-        gone = frozenset(event.kv.key for event in answer.events if event.type == rpc.Event.DELETE)
-        for resource in self._leases.waited_for() if answer.created or gone else ():
-            if answer.created or self._keys.lease(resource) in gone:
-                self._tell(LeaseFreed(resource=resource))
-        self._on_peers(
-            everybody=answer.created,
-            roles=frozenset(self._keys.role_of_peer(event.kv.key) for event in answer.events),
-        )
-
-    def _on_peers(self, *, everybody: bool, roles: frozenset[str]) -> None:
-        for role in sorted(self._announcements.roles):
-            if everybody or role.value in roles:
+        roles = self._announcements.roles
+        if answer.created:
+            self._read_in_full.clear()
+            self._changed.update(dict.fromkeys(sorted(roles)))
+        for event in answer.events:
+            resource = self._keys.resource(event.kv.key)
+            role = self._keys.role_of_peer(event.kv.key)
+            if role in roles:
                 self._changed[role] = None
+            elif resource is not None and resource.role in roles:
+                self._tell_of_lease(resource, event.kv, gone=event.type == rpc.Event.DELETE)
         if self._changed and self._reading is None:
             self._reading = self._loop.create_task(self._read())
+
+    def _tell_of_lease(self, resource: Resource, kv: Any, *, gone: bool) -> None:
+        if gone:
+            self._tell(LeaseFreed(resource=resource))
+            return
+        with suppress(msgspec.MsgspecError):
+            holder = decode_holder(kv.value)
+            self._tell(LeaseTaken(resource=resource, owner=holder.owner, address=holder.address))
 
     async def _read(self) -> None:
         try:
@@ -114,7 +125,19 @@ class Watch:
                 del self._changed[role]
                 within = self._connection.within(CALL_MS)
                 self._tell(await self._announcements.peers(role, within))
+                if role not in self._read_in_full:
+                    self._read_in_full.add(role)
+                    await self._read_leases(role, within)
         except NotApplied:
             self._changed.clear()  # the next Announce tells
         finally:
             self._reading = None
+
+    async def _read_leases(self, role: Role, within: float) -> None:
+        begin = self._keys.leases_of(role)
+        request = rpc.RangeRequest(key=begin, range_end=range_end(begin))
+        answer = await self._connection.ask(calls.RANGE, request, within)
+        for kv in answer.kvs:
+            resource = self._keys.resource(kv.key)
+            if resource is not None:
+                self._tell_of_lease(resource, kv, gone=False)

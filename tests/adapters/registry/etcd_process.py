@@ -59,6 +59,8 @@ class LeaseProcess:
         self.registry = registry
         self.held: dict[Resource, int] = {}
         self.told: list[LeaseHeld | LeaseGone] = []
+        self.elsewhere: dict[Resource, str] = {}
+        """Whom its machines would name in a NOT_OWNER."""
         self.doubled: list[str] = []
         """Leases that it was told of while another process might still have used them."""
         self._others = others
@@ -91,6 +93,10 @@ class LeaseProcess:
         self.registry.submit(effect, answer)
 
     def _heard(self, effect: Any, _: Hosted) -> None:
+        if isinstance(effect, LeaseGone) and effect.resource not in self.held:
+            self.elsewhere[effect.resource] = effect.owner_address
+            self._changed.set()
+            return
         self.told.append(effect)
         match effect:
             case LeaseHeld():
@@ -101,6 +107,10 @@ class LeaseProcess:
             case LeaseGone():
                 self.held.pop(effect.resource, None)
         self._changed.set()
+
+    def names(self, owners: dict[Resource, str]) -> bool:
+        """A NOT_OWNER for any of these would name its owner."""
+        return owners.items() <= self.elsewhere.items()
 
     def may_use(self, resource: Resource) -> bool:
         """What its driver would still hand to I/O (pipeline.md §0)."""

@@ -90,6 +90,10 @@ def test_two_processes_share_and_a_drained_one_hands_over(registries: Registries
         second = await scene.process("writer-2")
         await scene.until_held(first, second)
         assert not first.held.keys() & second.held.keys()
+        for here, there in ((first, second), (second, first)):
+            named = dict.fromkeys(there.held, f"{there.owner}:1")
+            knows = partial(here.names, named)
+            await until(scene.changed, knows)
         epochs = first.held | second.held
         await first.drain()
         await scene.until_held(second)

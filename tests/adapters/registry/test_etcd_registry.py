@@ -13,6 +13,7 @@ from qim.adapters.etcd import EtcdTls
 from qim.adapters.etcd import leases as leases_module
 from qim.adapters.etcd import registry as registry_module
 from qim.adapters.etcd.keys import Keys
+from qim.adapters.etcd.watch import Noticed
 from qim.adapters.start_refused import StartRefused
 from qim.adapters.tls.dev_chain import Authority
 from qim.adapters.tls.pair import CLIENT_AUTH, SERVER_AUTH
@@ -23,6 +24,7 @@ from qim.core.ports.registry import (
     Granted,
     LeaseFreed,
     LeaseRead,
+    LeaseTaken,
     Peers,
     RaiseEpoch,
     ReadLease,
@@ -406,14 +408,14 @@ def _server_wall_ms() -> int:
 # ------------------------------------------------------------ the watch
 
 
-def test_the_watch_tells_of_peers_and_of_leases_that_were_denied(
+def test_the_watch_tells_of_peers_and_of_who_holds_what(
     registries: Registries, own: EtcdServer
 ) -> None:
     async def story() -> None:
         prefix = new_prefix()
-        told: asyncio.Queue[Peers | LeaseFreed] = asyncio.Queue()
+        told: asyncio.Queue[Noticed] = asyncio.Queue()
 
-        async def hears(fact: Peers | LeaseFreed) -> None:
+        async def hears(fact: Noticed) -> None:
             while await told.get() != fact:
                 pass
 
@@ -429,11 +431,18 @@ def test_the_watch_tells_of_peers_and_of_leases_that_were_denied(
             await other.announce("b")
             await hears(peers("a", "b"))
             epoch = (await other.acquire("b")).epoch
-            assert isinstance(await client.acquire("a"), Denied)
+            taken = LeaseTaken(resource=SHARD, owner="b", address="b:1")
+            await hears(taken)
+            await other.acquire("b", resource=Resource(role=Role.MAILBOX, number=1))
             await other.release("b", epoch)
             await hears(LeaseFreed(resource=SHARD))
+            while not isinstance(await other.acquire("b"), Granted):
+                pass
+            await hears(taken)
             own.kill()
             own.start()
+            await hears(peers("a", "b"))
+            await hears(taken)
             while not isinstance(await other.announce("b", ttl_ms=0), Peers):
                 pass
             await hears(peers("a"))

@@ -201,3 +201,12 @@ def test_epochs_rise_and_barriers_stay_across_a_reopen(asker: Asker) -> None:
     assert reply.epoch > told[-1]
     assert (reply.barrier_epoch, reply.barrier_offset) == (2, 11)
     assert asker.granted("b", OTHER) > 40
+
+
+def test_a_withdrawn_announcement_is_gone_at_once(asker: Asker) -> None:
+    asker.announce("a")
+    asker.announce("b")
+    assert asker.announce("b", ttl_ms=0) == ("a",)
+    assert asker.announce("a") == ("a",)
+    assert asker.announce("c", ttl_ms=0) == ("a",), "one that was never made"
+    assert asker.announce("b") == ("a", "b")
