@@ -9,6 +9,7 @@ import pytest
 
 from tests.integration.cluster.cluster import Cluster
 from tests.integration.cluster.role_process import RoleProcess
+from tests.integration.testbed.redis import RedisCluster
 from tests.integration.testbed.server_process import ServerFailed, accepts
 
 pytestmark = [pytest.mark.servers, pytest.mark.xdist_group("cluster")]
@@ -81,4 +82,18 @@ def test_with_a_registry_that_is_not_there(bare: Cluster) -> None:
     process = bare.add("gateway", 3, QIM_ETCD_ENDPOINTS="127.0.0.1:1")
     assert "[etcd_unreachable]" in refused(process)
     assert not accepts(int(process.settings["QIM_GATEWAY_LISTEN"].rpartition(":")[2]))
+    assert wrote_nothing(bare)
+
+
+def test_a_redis_cluster_of_three_masters(
+    bare: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    masters = RedisCluster(tmp_path_factory.mktemp("masters"))
+    masters.start()
+    try:
+        for number, name in enumerate(("QIM_REDIS_ADDR", "QIM_MAILBOX_REDIS_ADDR"), 4):
+            process = bare.add("session", number, **{name: masters.addresses[0]})
+            assert "[redis_cluster]" in refused(process)
+    finally:
+        masters.stop()
     assert wrote_nothing(bare)
