@@ -1,6 +1,7 @@
 """Roles as processes, assembled as `qim serve` does, in one process of tests: messages between them travel for real."""
 
 import asyncio
+import logging
 from pathlib import Path
 from typing import Any, get_args
 
@@ -24,6 +25,8 @@ from qim.core.ports.store_session import SessionStoreRequest
 from qim.core.session import SessionEffect
 from qim.core.writer import WriterEffect
 from qim.services.cluster.adapters import ARCHIVE, LOGS, MAILBOX, MESSAGE
+from qim.services.cluster.library_logs import LibraryLogs
+from qim.services.cluster.process import ServeProcess
 from qim.services.roles import ServiceRole
 from tests.integration.raw_client import token
 from tests.services.one_process_cluster import SETTINGS, OneProcessCluster
@@ -133,14 +136,18 @@ def test_told_to_stop_before_it_serves_it_ends_and_leaves_nothing(tmp_path: Path
             taken: asyncio.Future[object] = asyncio.get_running_loop().create_future()
             cluster.registry.submit(dead, taken.set_result)
             await taken
-            process, task, said = cluster.launch(ServiceRole.FANOUT)
-            async with asyncio.timeout(20):
-                while "1 of 2" not in process.missing:  # noqa: ASYNC110 - nobody tells
-                    await asyncio.sleep(0.01)
-            assert process.readiness()[0] is False
-            process.stop()
-            assert await task == 0
-            assert not said.done(), "it never said that it serves"
+            for broken, status in ((False, 0), (True, 1)):
+                process, task, said = cluster.launch(ServiceRole.FANOUT)
+                async with asyncio.timeout(20):
+                    while "1 of 2" not in process.missing:  # noqa: ASYNC110 - nobody tells
+                        await asyncio.sleep(0.01)
+                assert process.readiness()[0] is False
+                if broken:
+                    break_machine(process, ServiceRole.FANOUT)
+                else:
+                    process.stop()
+                assert await task == status
+                assert not said.done(), "it never said that it serves"
 
     asyncio.run(main())
 
@@ -150,14 +157,48 @@ def test_a_machine_that_dies_takes_its_process_with_it(tmp_path: Path) -> None:
         async with OneProcessCluster(tmp_path / "data") as cluster:
             told = await cluster.start(ServiceRole.WRITER)
             process, task = cluster.running.pop("writer")
-            assert process._hosting is not None
-            writer = process._hosting.hosts[ServiceRole.WRITER]
-            writer.machine = Broken()
-            writer.post("a fact no machine knows")
+            break_machine(process, ServiceRole.WRITER)
             assert await task == 1
             assert told["role"] == "writer"
 
     asyncio.run(main())
+
+
+def test_what_a_library_logs_is_a_line_of_ours() -> None:
+    told: list[tuple[str, str, dict[str, object]]] = []
+
+    async def main() -> None:
+        handler = LibraryLogs(asyncio.get_running_loop(), lambda *line: told.append(line))
+        handler.begin()
+        try:
+            library = logging.getLogger("some.library")
+            library.info("not this")
+            library.warning("retrying %s", "broker")
+            await asyncio.to_thread(library.error, "from a thread")
+            try:
+                raise OSError("broken")
+            except OSError:
+                library.exception("failed")
+            await asyncio.sleep(0)
+        finally:
+            handler.end()
+        library.warning("nor this")
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert [(level, fields["text"]) for level, _, fields in told] == [
+        ("warning", "retrying broker"),
+        ("error", "from a thread"),
+        ("error", "failed: OSError('broken')"),
+    ]
+    assert {str(fields["library"]) for *_, fields in told} == {"some.library"}
+
+
+def break_machine(process: ServeProcess, role: ServiceRole) -> None:
+    assert process._hosting is not None
+    hosted = process._hosting.hosts[role]
+    hosted.machine = Broken()
+    hosted.post("a fact no machine knows")
 
 
 class Broken:

@@ -36,6 +36,7 @@ from qim.services.cluster.adapters import (
     internal_security,
     open_adapters,
 )
+from qim.services.cluster.library_logs import LibraryLogs
 from qim.services.cluster.shared import shared_numbers
 from qim.services.health import Health
 from qim.services.hosting import AUDIT_SECONDS_MAX, Deployment, Hosting, socket_routes
@@ -110,11 +111,14 @@ class ServeProcess:
             self._loop.add_signal_handler(number, self.stop)
         async with contextlib.AsyncExitStack() as ending:
             ending.callback(self._sink.close)
+            libraries = LibraryLogs(self._loop, self._log)
+            libraries.begin()
+            ending.callback(libraries.end)
             try:
                 calm = await self._lead(ending)
             except StoppedAtStart:
+                calm = self._health.died is None
                 self._log("info", "stopped before it served", {})
-                return 0
         return 0 if calm else 1
 
     async def _lead(self, ending: contextlib.AsyncExitStack) -> bool:
@@ -124,13 +128,19 @@ class ServeProcess:
         hosting = await self._unless_stopped(self._assembled(opened, ending))
         endpoint = self._operator_endpoint(hosting)
         ending.callback(endpoint.stop)
-        told = await self._listening(ending)
         reload_on_hangup(self._loop, self._reloads)
         hosting.start()
         if hosting.keeper_host is not None:
             opened.registry.watch(hosting.keeper_host.post)
         self._log("info", "started", {"owner": self._owner, "address": hosting.address})
-        await self._unless_stopped(self._serving(hosting))
+        told = await self._listening(ending)
+        try:
+            await self._unless_stopped(self._serving(hosting))
+        except StoppedAtStart:
+            # What it holds already is given back, as after a run: others need not wait for the leases to end.
+            if self._health.died is None:
+                await self._drain(hosting)
+            raise
         self._say_ready(hosting, {**told, "metrics": endpoint.address})
         return await self._until_stopped(hosting)
 

@@ -1,0 +1,42 @@
+"""What the servers' client libraries log becomes lines of ours: one format, one stream, whatever thread it comes from."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+Tell = Callable[[str, str, dict[str, object]], None]
+"""level, event, fields; on the event loop."""
+LEVELS: Final = {"WARNING": "warning", "ERROR": "error", "CRITICAL": "error"}
+TEXT_CHARS_MAX: Final = 1_000
+
+
+class LibraryLogs(logging.Handler):
+    """Installed by ``begin`` at the root logger for warnings and worse, taken off again by ``end``."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, tell: Tell) -> None:
+        super().__init__(logging.WARNING)
+        self._loop = loop
+        self._tell = tell
+
+    def begin(self) -> None:
+        """From now on."""
+        logging.getLogger().addHandler(self)
+
+    def end(self) -> None:
+        """No longer."""
+        logging.getLogger().removeHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """One record; a loop that has closed drops it."""
+        try:
+            text = record.getMessage()[:TEXT_CHARS_MAX]
+            if record.exc_info is not None and record.exc_info[1] is not None:
+                text = f"{text}: {record.exc_info[1]!r}"
+            fields: dict[str, object] = {"library": record.name, "text": text}
+            level = LEVELS.get(record.levelname, "warning")
+            self._loop.call_soon_threadsafe(self._tell, level, "a library says", fields)
+        except RuntimeError:
+            pass
+        except Exception:
+            self.handleError(record)
