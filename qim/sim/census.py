@@ -135,6 +135,8 @@ SOMETIMES: Final = (
     "said.conversations_restored",
     "said.hot_trimmed",
     "said.local_unread_judged",
+    "said.mailbox_recalls_unknown",
+    "said.delivered_judged",
     "said.op_unknown.archive",
     "said.op_unknown.trim",
     "said.session_answer_late",

@@ -7,6 +7,7 @@ from qim.sim.checkers.audit_judged import AuditJudged
 from qim.sim.checkers.claims import Claims
 from qim.sim.checkers.commit_once import CommitOnce
 from qim.sim.checkers.contiguous_batches import ContiguousBatches
+from qim.sim.checkers.delivered import DeliveredNeverLeads
 from qim.sim.checkers.fences import Fences
 from qim.sim.checkers.history_pages import HistoryPages
 from qim.sim.checkers.liveness import Liveness
@@ -34,6 +35,7 @@ def all_checkers() -> list[Checker]:
         Archives(),
         HistoryPages(),
         RecalledBodies(),
+        DeliveredNeverLeads(),
         Projections(),
         Liveness(),
         Sessions(),

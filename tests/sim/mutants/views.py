@@ -199,6 +199,15 @@ def _lists() -> list[Mutant]:
             ),
         ),
         mutant(
+            "summary_of_a_former_member_kept",
+            "pipeline §4: no dispatch tells who has left of a recall, so nothing of his is kept",
+            {"unread", "preview"},
+            rewrite(
+                "qim.core.writer.query:Tally.summary",
+                ("valid_until=self.until if present else 0", "valid_until=self.until"),
+            ),
+        ),
+        mutant(
             "overlay_raises_the_conversation",
             "pipeline §4: the list is ordered by activity, which a recall is not",
             {"session_order"},
@@ -288,6 +297,21 @@ def _mailboxes() -> list[Mutant]:
             rewrite(
                 "qim.core.mailbox.joining:Joining._explains",
                 ("max(self.wall, pull.let_go - 1)", "self.wall"),
+            ),
+        ),
+        mutant(
+            "delivered_by_what_is_there",
+            "pipeline §4: delivered is what a device showed to hold, not what it is about to be given",
+            {"delivered_leads"},
+            rewrite(
+                "qim.core.mailbox.pull:Pulls.on_ask",
+                (
+                    "self._delivered.note(now, shard, cursor)",
+                    (
+                        "self._delivered.note(now, shard, msgspec.structs.replace("
+                        "cursor, seq=shard.watermark(cursor.lane)))"
+                    ),
+                ),
             ),
         ),
         mutant(
