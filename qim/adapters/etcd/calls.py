@@ -32,18 +32,6 @@ def read(key: bytes) -> Any:
     return rpc.RequestOp(request_range=rpc.RangeRequest(key=key))
 
 
-def read_all(begin: bytes, end: bytes, *, keys_only: bool = False) -> Any:
-    """Every key in [begin, end) by name, as part of a transaction."""
-    request = rpc.RangeRequest(
-        key=begin,
-        range_end=end,
-        keys_only=keys_only,
-        sort_order=rpc.RangeRequest.ASCEND,
-        sort_target=rpc.RangeRequest.KEY,
-    )
-    return rpc.RequestOp(request_range=request)
-
-
 def last_keys(begin: bytes, end: bytes, limit: int) -> Any:
     """The greatest keys in [begin, end), greatest first."""
     return rpc.RangeRequest(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from aetcd import rpc
 
-from qim.adapters.etcd import starting
+from qim.adapters.etcd import instances, starting
 from qim.adapters.start_refused import StartRefused
 from qim.core.ports.registry import Resource, Role
 from tests.adapters.registry.conftest import Registries
@@ -215,6 +215,23 @@ def test_a_configured_number_is_taken_when_its_predecessor_is_dead(registries: R
             assert number == 7
             number, later = await lease("new", "w:1", 1_000, number=7)
             assert later > epoch
+
+    play(registries, story())
+
+
+def test_when_no_number_is_free_the_start_is_refused(
+    registries: Registries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(instances, "NUMBER_MAX", 3)
+
+    async def story() -> None:
+        async with etcd_client([registries.etcd_address()]) as client:
+            lease = client.registry.lease_instance_number
+            given = [await lease(f"writer-{at}", "w:1", 60_000) for at in range(3)]
+            assert sorted(number for number, _ in given) == [1, 2, 3]
+            refused = await refusal(lease("one-more", "w:1", 60_000))
+            assert refused.code == "writer_ids_exhausted"
+            assert "3 are leased" in refused.got
 
     play(registries, story())
 

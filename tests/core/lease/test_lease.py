@@ -405,6 +405,21 @@ def test_acquires_in_flight_are_bounded() -> None:
     assert len(more) == 1
 
 
+def test_a_fresh_epoch_waits_where_too_many_are_asked_for_already() -> None:
+    lease_keeper = keeper(
+        LeaseConfig(
+            owner="writer-1", address="w", roles=((Role.WRITER, 2),), acquires_inflight_max=1
+        )
+    )
+    (first,) = only(start(lease_keeper), Acquire)
+    (second,) = only(lease_keeper.step(1, [grant(first, 7)]), Acquire)
+    assert not only(lease_keeper.step(2, [FreshEpochWanted(resource=FIRST)]), Acquire)
+    (again,) = only(lease_keeper.step(3, [grant(second, 7)]), Acquire)
+    assert again.resource == FIRST
+    (told,) = only(lease_keeper.step(4, [grant(again, 8)]), LeaseHeld)
+    assert told.epoch == 8
+
+
 def test_not_started_does_nothing() -> None:
     lease_keeper = keeper()
     assert lease_keeper.step(0, []) == []
