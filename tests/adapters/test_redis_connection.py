@@ -28,6 +28,7 @@ from qim.adapters.redis.outcomes import (
     StoreResetError,
     TooManyInFlight,
 )
+from qim.adapters.redis.reply_pipeline import ReplyPipeline
 from tests.adapters.store.stand_in import StandIn, info, standing_in
 
 READY_MS = 10_000
@@ -477,6 +478,28 @@ def test_no_server_is_said_in_time_and_its_coming_is_noticed(
             await connection.call(b"PING")
 
     asyncio.run(run())
+
+
+def test_a_stream_that_ends_before_anything_is_said_is_dialled_again(
+    store: PrivateValkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by chaos: a store that was killed under its connections; the keeper must not end with them."""
+    dial, dials = RedisConnection._dial, []
+
+    async def cut_once(connection: RedisConnection) -> ReplyPipeline:
+        pipeline = await dial(connection)
+        dials.append(pipeline)
+        if len(dials) == 1:
+            pipeline.abort("reset by the peer")
+        return pipeline
+
+    async def main() -> None:
+        monkeypatch.setattr(RedisConnection, "_dial", cut_once)
+        async with opened(store.socket_path) as connection:
+            assert await connection.call("PING") == b"PONG"
+        assert len(dials) == 2
+
+    asyncio.run(main())
 
 
 def test_the_pause_between_attempts_grows_to_its_bound() -> None:

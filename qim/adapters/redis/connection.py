@@ -291,8 +291,8 @@ class RedisConnection:
         ]
         if address.password:
             names = [address.username] if address.username else []
-            await _accepted(pipeline.send([_pack(b"AUTH", *names, address.password)]))
-        info, marker, *loaded = await _accepted(pipeline.send(commands))
+            await _accepted(_sent(pipeline, [_pack(b"AUTH", *names, address.password)]))
+        info, marker, *loaded = await _accepted(_sent(pipeline, commands))
         if loaded != [self._hashes[name] for name in self._scripts]:
             raise HandshakeRefused("the server hashes our scripts otherwise than we do")
         if not parse_info(info).get("run_id"):
@@ -334,6 +334,13 @@ def _pack(*command: bytes | int | str) -> bytes:
 
 def _not_run(outcome: Outcome) -> bool:
     return isinstance(outcome, ServerError) and outcome.code == NO_SCRIPT
+
+
+def _sent(pipeline: ReplyPipeline, commands: list[bytes]) -> "list[asyncio.Future[Outcome]]":
+    """A stream may end between its dial and the turn of the loop that speaks first. Raises HandshakeRefused then."""
+    if not pipeline.usable:
+        raise HandshakeRefused("the connection ended before anything was said")
+    return pipeline.send(commands)
 
 
 async def _accepted(futures: Sequence[Awaitable[Outcome]]) -> list[Any]:
