@@ -1,11 +1,13 @@
 """`qim up`: the embedded server in this process."""
 
 import argparse
+import os
 from pathlib import Path
 
-from qim.cli.arguments import address, count, default_data, tenant_days
+from qim.cli.arguments import UsageError, address, count, default_data, tenant_days
 from qim.cli.command import Subparsers, add_command
 
+LOG_FORMAT_VARIABLE = "QIM_LOG_FORMAT"
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 EXAMPLES = """\
@@ -54,7 +56,10 @@ def add_parser(subparsers: Subparsers) -> None:
         "--log", type=Path, metavar="FILE", help="append the log here (default: standard error)"
     )
     parser.add_argument(
-        "--log-format", choices=("json", "text"), help="how log lines look (default: json)"
+        "--log-format",
+        choices=("json", "text"),
+        default=os.environ.get(LOG_FORMAT_VARIABLE) or "json",
+        help="how log lines look (default: $QIM_LOG_FORMAT, else json)",
     )
     parser.add_argument(
         "--no-stages", action="store_true", help="don't log each stage of each message"
@@ -108,6 +113,8 @@ def _run(args: argparse.Namespace) -> int:
         "hot_window_ms": args.hot_window and args.hot_window * HOUR_MS,
         "default_retention_ms": args.retention and args.retention * DAY_MS,
     }
+    if args.log_format not in ("json", "text"):
+        raise UsageError(f"{LOG_FORMAT_VARIABLE} is {args.log_format!r}, expected json or text")
     config = UpConfig(
         data=args.data or default_data(),
         log_json=args.log_format != "text",

@@ -23,6 +23,7 @@ from qim.core.contract.frames import (
 from qim.core.contract.ids import dedupe_key
 from qim.core.contract.invariants import Invariant
 from qim.core.contract.wire import encode_raw
+from qim.services.metrics_table import METRICS
 from tests.integration.raw_client import (
     Bystanders,
     RawClient,
@@ -162,6 +163,58 @@ def test_metrics_parse_and_stay_few(served: Served) -> None:
         short = invariant.value.removesuffix("_total").removesuffix("_count")
         assert served.metric(f"qim_{short}_total") == 0.0, invariant
     assert served.metric("qim_stage_total", "COMMITTED") > 0
+
+
+def test_a_loaded_server_exposes_what_the_table_knows_as_it_says(served: Served) -> None:
+    async def main() -> None:
+        async with (
+            await RawClient.log_in(served.target, USER) as sender,
+            await RawClient.log_in(served.target, PEER) as peer,
+        ):
+            for _ in range(20):
+                await sender.send(b"load", peer_user_id=PEER)
+            await peer.until(PushEvents)
+            await peer.pull()
+            await sender.create_group((PEER,))
+
+    asyncio.run(main())
+    _, text = served.get("/metrics")
+    exposed = {
+        family.name.removeprefix("qim_"): family for family in text_string_to_metric_families(text)
+    }
+    unknown = set(exposed) - set(METRICS)
+    assert not unknown, sorted(unknown)
+    for name, family in exposed.items():
+        told = METRICS[name]
+        assert (family.type, family.documentation) == (told.kind.value, told.meaning), name
+        labels = {key for one in family.samples for key in one.labels} - {"le"}
+        assert labels == ({told.label} if told.label else set()), name
+    stages = {one.labels["stage"] for one in exposed["stage_seconds"].samples}
+    assert {"RECORDED", "OUTBOXED", "COMMITTED", "DISPATCHED", "MAILBOXED", "PUSHED"} <= stages
+    asyncio.run(eventually(lambda: served.metric("qim_stage_total", "ARCHIVED") >= 20))
+    asyncio.run(eventually(lambda: served.metric("qim_stage_total", "PROJECTED") >= 20))
+    queues = {one.labels["queue"] for one in exposed["queue_depth"].samples}
+    assert queues == {one.labels["queue"] for one in exposed["queue_capacity"].samples}
+    machines = {"writer", "fanout", "mailbox", "session", "archiver", "gateway"}
+    assert {queue.split(".")[0] for queue in queues} == machines
+    for name in ("port_seconds", "log_transit_seconds", "step_seconds", "inbox_wait_seconds"):
+        assert exposed[name].samples, name
+
+
+def test_a_pushed_message_is_counted_once(served: Served) -> None:
+    async def main() -> float:
+        async with (
+            await RawClient.log_in(served.target, USER + 10) as sender,
+            await RawClient.log_in(served.target, PEER + 10) as peer,
+        ):
+            before = served.metric("qim_stage_total", "PUSHED")
+            await sender.send(b"once", peer_user_id=PEER + 10)
+            await peer.until(PushEvents)
+            return before
+
+    before = asyncio.run(main())
+    # The sender's own device may get its copy as another push of the same message.
+    assert 1 <= served.metric("qim_stage_total", "PUSHED") - before <= 2
 
 
 def test_health_and_unknown_paths(served: Served) -> None:

@@ -1,0 +1,296 @@
+"""The operator's procedures over what a simulated world left behind: real scripts, real codec, somebody else's driver.
+
+The world has ended, so nobody materialises what is dispatched again: what is judged is the log, the receipts and the refusals.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from qim.adapters.redis.scripts import load_scripts
+from qim.core.audit import OrphanKind, Verdict
+from qim.core.contract.entities import NO_SOURCE, decode_receipt
+from qim.core.contract.logvalue import Dispatched, Outboxed, read_dispatch, read_outbox
+from qim.core.mending.asking import NotMended, Procedure
+from qim.core.mending.bump import Bump
+from qim.core.mending.dead_letters import listed, redriven
+from qim.core.mending.dispatches import redispatched
+from qim.core.mending.outbox import OutboxRepair
+from qim.core.ports.completion import Failed, FailReason, StoreRole, Unknown
+from qim.core.ports.log import (
+    Append,
+    Appended,
+    EndsRead,
+    Fetch,
+    Fetched,
+    OutOfRange,
+    ReadEnds,
+    StoredRecord,
+    Topic,
+)
+from qim.core.ports.registry import (
+    Acquire,
+    BarrierRegistered,
+    Denied,
+    Granted,
+    LeaseRead,
+    ReadLease,
+    RegisterBarrier,
+    Release,
+    Released,
+    Role,
+)
+from qim.core.ports.store import store_role
+from qim.sim.auditing import audited
+from qim.sim.generate import generate
+from qim.sim.keyspace import ScriptRuntime
+from qim.sim.run import run_scene
+from qim.sim.scene import Kit, Scene
+
+SPOIL = "redis.call(unpack(ARGV)) return {'K'}"
+KEY = b"k" * 16
+
+
+class SpoilingKit(Kit):
+    """Its keyspaces know one script more: any command at all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._runtime = ScriptRuntime({**load_scripts(), "spoil": SPOIL})
+
+
+class World:
+    """A world that has settled, and a driver of procedures over it. ``fate`` may answer something else first."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+        self.fate: Callable[[Any], Any] = lambda request: None
+        self.asked: list[Any] = []
+
+    def carry_out(self, procedure: Procedure[Any]) -> Any:
+        try:
+            request = next(procedure)
+            while True:
+                self.asked.append(request)
+                answer = self.fate(request)
+                request = procedure.send(self.answer(request) if answer is None else answer)
+        except StopIteration as done:
+            return done.value
+
+    def answer(self, request: Any) -> Any:
+        match request:
+            case Append() | Fetch() | ReadEnds():
+                return self._log(request)
+            case ReadLease() | Acquire() | Release() | RegisterBarrier():
+                return self._registry(request)
+            case _:
+                return self.scene.stores[store_role(request)].ask(request)
+
+    def _log(self, request: Append | Fetch | ReadEnds) -> Any:
+        partition = self.scene.log.partitions[request.topic, request.partition]
+        start, end = partition.start, partition.end
+        match request:
+            case ReadEnds():
+                return EndsRead(op=0, topic_id=partition.topic_id, start=start, end=end)
+            case Fetch(offset=offset) if not start <= offset <= end:
+                return OutOfRange(op=0, topic_id=partition.topic_id, start=start, end=end)
+            case Fetch():
+                records = partition.slice(request.offset, request.limit, request.bytes_max)
+                return Fetched(
+                    op=0, topic_id=partition.topic_id, start=start, end=end, records=records
+                )
+            case Append():
+                offsets = []
+                for record in request.records:
+                    offsets.append(partition.end)
+                    stored = StoredRecord(
+                        offset=partition.end, append_time=0, key=record.key, value=record.value
+                    )
+                    partition.records.append(stored)
+                return Appended(op=0, offsets=tuple(offsets), append_time=0)
+
+    def _registry(self, request: Any) -> Any:
+        lease = self.scene.registry.lease(
+            getattr(request, "resource", None) or request.leases[0][0]
+        )
+        match request:
+            case ReadLease():
+                below = [one for one in lease.barriers if one[1] < request.barriers_below]
+                epoch, offset = max(below, default=(0, -1))
+                return LeaseRead(
+                    op=0,
+                    resource=request.resource,
+                    epoch=lease.epoch,
+                    owner="",
+                    address="",
+                    barrier_epoch=epoch,
+                    barrier_offset=offset,
+                )
+            case Acquire():
+                lease.epoch += 1
+                return Granted(
+                    op=0,
+                    resource=request.resource,
+                    epoch=lease.epoch,
+                    barrier_epoch=0,
+                    barrier_offset=-1,
+                )
+            case RegisterBarrier():
+                lease.barriers.append((request.epoch, request.offset))
+                return BarrierRegistered(op=0)
+            case _:
+                return Released(op=0)
+
+    # ------------------------------------------------------------ what befalls it
+
+    def audit(self) -> Any:
+        del self.scene.nodes["auditor-1"]
+        return audited(self.scene)
+
+    def spoil(self, *command: bytes) -> None:
+        self.scene.stores[StoreRole.MESSAGE].keyspace.call("spoil", [], list(command))
+
+    def shards(self) -> int:
+        return sum(topic is Topic.DISPATCH for topic, _ in self.scene.log.partitions)
+
+    def dead_lettered(self) -> tuple[int, StoredRecord]:
+        """As if an older fanout had passed the newest receipted record: a dead letter where its receipt was."""
+        held = self.scene.stores[StoreRole.MESSAGE].keyspace.dump()
+        for key, (_, rows) in held.items():
+            if key.startswith(b"fr:") and rows:
+                number = int.from_bytes(key[3:7], "big")
+                receipt = decode_receipt(rows[-1][8:])
+                partition = self.scene.log.partitions[Topic.OUTBOX, number]
+                (record,) = partition.slice(receipt.source_offset, 1, 1)
+                self.spoil(b"ZREM", key, rows[-1])
+                letter = receipt.source_offset.to_bytes(8, "big") + record.value
+                self.spoil(b"ZADD", b"fd:" + key[3:], b"0", letter)
+                return number, record
+        raise AssertionError("no receipt in this world: choose another seed")
+
+
+@pytest.fixture(scope="module")
+def kit() -> Kit:
+    return SpoilingKit()
+
+
+@pytest.fixture(params=(3, 11, 12))
+def world(request: pytest.FixtureRequest, kit: Kit) -> World:
+    scene, report = run_scene(generate(request.param, "calm"), kit)
+    assert report.violations == ()
+    return World(scene)
+
+
+def test_a_dead_letter_of_a_world_is_found_read_and_dispatched(world: World) -> None:
+    number, record = world.dead_lettered()
+    assert OrphanKind.DEAD_LETTERED in {one.kind for one in world.audit().orphans}
+    partitions = range(len(world.scene.log.partitions) - 2 * world.shards())
+    (letter,) = world.carry_out(listed(partitions))
+    assert (letter.partition, letter.offset, letter.state) == (number, record.offset, "readable")
+    before = {key: one.end for key, one in world.scene.log.partitions.items()}
+    (told,) = world.carry_out(redriven([letter], world.shards(), KEY, apply=False))
+    assert told.outcome == "would_dispatch"
+    assert before == {key: one.end for key, one in world.scene.log.partitions.items()}
+    (done,) = world.carry_out(redriven([letter], world.shards(), KEY, apply=True))
+    assert (done.outcome, done.shards) == ("dispatched", told.shards)
+    for shard in done.shards:
+        partition = world.scene.log.partitions[Topic.DISPATCH, shard]
+        read = read_dispatch(partition.records[-1].value)
+        assert isinstance(read, Dispatched)
+        assert (read.dispatch.message_id.hex(), read.dispatch.source_partition) == (
+            letter.message_id,
+            NO_SOURCE,
+        )
+    after = world.audit()
+    assert OrphanKind.DEAD_LETTERED not in {one.kind for one in after.orphans}
+    assert after.verdict is not Verdict.ORPHANS, after.orphans
+
+
+def test_a_letter_under_a_higher_barrier_is_nothing_to_deliver(world: World) -> None:
+    number, record = world.dead_lettered()
+    lease = world.scene.registry.lease(
+        next(
+            one
+            for one in world.scene.registry.leases
+            if one.role is Role.WRITER and one.number == number
+        )
+    )
+    lease.barriers.append((1 << 63, record.offset - 1))
+    (letter,) = world.carry_out(listed([number]))
+    # A barrier can't stand before the first offset of all.
+    assert letter.state == ("ineffective" if record.offset else "readable")
+    (told,) = world.carry_out(redriven([letter], world.shards(), KEY, apply=True))
+    assert told.outcome == ("ineffective" if record.offset else "dispatched")
+
+
+def test_an_append_of_unknown_outcome_is_repeated_and_a_store_that_fails_says_what_to_do(
+    world: World,
+) -> None:
+    number, _ = world.dead_lettered()
+    (letter,) = world.carry_out(listed([number]))
+    lost = [True]
+
+    def fate(request: Any) -> Any:
+        return Unknown(op=0) if isinstance(request, Append) and lost.pop() else None
+
+    world.fate = lambda request: fate(request) if lost else None
+    (done,) = world.carry_out(redriven([letter], world.shards(), KEY, apply=True))
+    assert done.outcome == "dispatched"
+    world.fate = lambda request: Failed(op=0, why=FailReason.UNREACHABLE)
+    with pytest.raises(NotMended, match="unreachable"):
+        world.carry_out(listed([number]))
+    world.fate = lambda request: Unknown(op=0)
+    with pytest.raises(NotMended, match="Run it again"):
+        world.carry_out(listed([number]))
+
+
+def test_what_the_dispatch_log_lost_is_dispatched_once_a_record(world: World) -> None:
+    """Every dispatch of one message is garbled: one order mends all its shards."""
+    for (topic, _), partition in world.scene.log.partitions.items():
+        records = [one for one in partition.records if isinstance(read_outbox(one.value), Outboxed)]
+        if topic is Topic.OUTBOX and records:
+            wanted = records[0].key
+    for (topic, _), partition in world.scene.log.partitions.items():
+        for at, one in enumerate(partition.records):
+            if topic is Topic.DISPATCH and one.key == wanted:
+                partition.records[at] = replace(one, value=b"\x01\xff")
+    orphans = world.audit().orphans
+    assert OrphanKind.RECORD_WITHOUT_DISPATCH in {one.kind for one in orphans}
+    (done,) = world.carry_out(redispatched(orphans, world.shards(), KEY, apply=True))
+    assert (done.outcome, done.message_id) == ("dispatched", wanted.hex())
+    left = {one.kind for one in world.audit().orphans if one.partition >= 0}
+    assert OrphanKind.RECORD_WITHOUT_DISPATCH not in left
+
+
+def test_a_whole_world_has_nothing_to_mend_and_a_held_lease_is_named(world: World) -> None:
+    partitions = len(world.scene.log.partitions) - 2 * world.shards()
+    more: dict[str, Any] = {"owner": "op", "address": "op", "fresh_key": KEY}
+    for number in range(partitions):
+        repair = OutboxRepair(number, world.shards(), tiered=True, **more)
+        assert world.carry_out(repair.planned()).nothing()
+        assert world.carry_out(repair.applied()).nothing()
+    bump = Bump(0, partitions, **more)
+    assert world.carry_out(bump.planned()).whole
+    with pytest.raises(NotMended, match="nothing is to be mended"):
+        world.carry_out(bump.applied())
+
+    def held(request: Any) -> Any:
+        if isinstance(request, Acquire):
+            return Denied(op=0, resource=request.resource, owner="mailbox-7", remaining_ms=4_000)
+        return None
+
+    world.fate = held
+    with pytest.raises(NotMended, match="held by mailbox-7"):
+        world.carry_out(bump.applied())
+
+
+def test_a_lease_is_given_back_when_the_work_is_refused(world: World) -> None:
+    partitions = len(world.scene.log.partitions) - 2 * world.shards()
+    bump = Bump(0, partitions, owner="op", address="op", fresh_key=KEY)
+    with pytest.raises(NotMended):
+        world.carry_out(bump.applied())
+    taken = [one.resource for one in world.asked if isinstance(one, Acquire)]
+    given = [lease for one in world.asked if isinstance(one, Release) for lease, _ in one.leases]
+    assert sorted(taken) == sorted(given)
