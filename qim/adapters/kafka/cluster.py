@@ -81,6 +81,8 @@ class Cluster:
         self._copies: dict[str, dict[int, int]] = {}
         self._connections: dict[tuple[Node, Lane], AIOKafkaConnection] = {}
         self._locks: dict[tuple[Node, Lane], asyncio.Lock] = {}
+        self._ending: set[asyncio.Future[None]] = set()
+        """Of connections that were cut: done when their sockets are closed."""
         self._last_good: Node | None = None
         self._doubted: Node | None = None
         self._wanted = asyncio.Event()
@@ -112,12 +114,12 @@ class Cluster:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
-        cut = [_cut(connection) for connection in self._connections.values()]
-        closing = [one for one in cut if one is not None]
+        for connection in self._connections.values():
+            self._cut(connection)
         self._connections.clear()
-        if closing:
-            await asyncio.wait(closing, timeout=self._settings.close_ms / 1000)
-        # A transport that was cut closes its socket in the loop's next turn; the loop may be closed after this.
+        # Sockets are closed in a later turn of the loop, which may be closed itself after this.
+        if self._ending:
+            await asyncio.wait([*self._ending], timeout=self._settings.close_ms / 1000)
         await asyncio.sleep(0)
 
     # ---------------------------------------------------------------- what is known
@@ -275,10 +277,10 @@ class Cluster:
                 async with asyncio.timeout(self._settings.connect_ms / 1000):
                     await made.connect()
             except asyncio.CancelledError:
-                _cut(made)
+                self._cut(made)
                 raise
             except (KafkaError, OSError, TimeoutError, AssertionError) as error:
-                _cut(made)
+                self._cut(made)
                 self.want_refresh()
                 hopeless = isinstance(error, NOT_TRUSTED)
                 why = f"{address[0]}:{address[1]}: {error!r}"
@@ -307,14 +309,14 @@ class Cluster:
     def _drop(self, node: Node, lane: Lane, connection: AIOKafkaConnection) -> None:
         if self._connections.get((node, lane)) is connection:
             del self._connections[node, lane]
-        _cut(connection)
+        self._cut(connection)
 
-
-def _cut(connection: AIOKafkaConnection) -> asyncio.Future[None] | None:
-    """Closed without flushing: an append that was given up must not go out a minute later, when a broker reads again."""
-    writer = connection._writer
-    closed: asyncio.Future[None] = connection.close()
-    if writer is None:
-        return None
-    writer.transport.abort()
-    return closed
+    def _cut(self, connection: AIOKafkaConnection) -> None:
+        """Closed without flushing: an append that was given up must not go out a minute later, when a broker reads again."""
+        protocol = connection._protocol
+        closed: asyncio.Future[None] | None = connection.close()
+        transport = getattr(protocol, "_transport", None)
+        if transport is not None and closed is not None:
+            transport.abort()
+            self._ending.add(closed)
+            closed.add_done_callback(self._ending.discard)
