@@ -1,4 +1,4 @@
-"""`qim config check|print`: what `qim serve` would be told and what it would refuse, without starting anything."""
+"""`qim config check|print|share`: what `qim serve` would be told and refuse; and the numbers all processes share."""
 
 import argparse
 import os
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from qim.adapters.start_refused import StartRefused
+from qim.cli.arguments import UsageError
 from qim.cli.command import Subparsers, add_command
 from qim.cli.exit_codes import Exit
 from qim.cli.output import print_json, say
@@ -20,6 +21,8 @@ EXAMPLES = """\
   qim config check --config /etc/qim.toml               # every fault, for every role; status 2 if there is one
   qim config check --role writer
   qim config print --role gateway --json                # each value and where it came from; secrets as digests
+  qim config share                                      # what the registry has otherwise than this configuration
+  qim config share --apply                              # make it the deployment's, while no process is at work
 """
 
 
@@ -29,11 +32,18 @@ def add_parser(subparsers: Subparsers) -> None:
         subparsers,
         "config",
         _run,
-        summary="check or print what `qim serve` is told",
+        summary="check, print or share what `qim serve` is told",
         examples=EXAMPLES,
         more="\nReads --config or $QIM_CONFIG and the environment, as `qim serve` does; docs/configuration.md has all names.",
     )
-    parser.add_argument("what", choices=("check", "print"), help="check: faults; print: values")
+    parser.add_argument(
+        "what",
+        choices=("check", "print", "share"),
+        help="check: faults; print: values; share: the numbers that all processes share, compared with the registry",
+    )
+    parser.add_argument(
+        "--apply", action="store_true", help="of share: write them (default: say what would be)"
+    )
     parser.add_argument("--config", type=Path, metavar="FILE", help="TOML (default: $QIM_CONFIG)")
     parser.add_argument("--role", choices=ROLES, help="for this role alone (default: all of them)")
     parser.add_argument("--json", action="store_true", help="one JSON object")
@@ -42,6 +52,8 @@ def add_parser(subparsers: Subparsers) -> None:
 def _run(args: argparse.Namespace) -> int:
     reading = read_settings(os.environ, args.config)
     roles = [ServiceRole(args.role)] if args.role else list(ServiceRole)
+    if args.what == "share":
+        return _share(reading, apply=args.apply, as_json=args.json)
     if args.what == "print":
         return _print(reading, roles, as_json=args.json)
     return _check(reading, roles, as_json=args.json)
@@ -140,3 +152,27 @@ def _without_secret(variable: Variable, text: str) -> str:
     head, at, host = text.rpartition("@")
     scheme = head.partition("://")[0] + "://" if "://" in head else ""
     return f"{scheme}{secret_digest(head)}@{host}" if at else text
+
+
+# ------------------------------------------------------------ share
+
+
+def _share(reading: Reading, *, apply: bool, as_json: bool) -> int:
+    # Here: the other two need no server and none of their clients.
+    from qim.services.cluster.shared import share
+
+    try:
+        found = share(reading.require(), apply=apply)
+    except StartRefused as error:
+        raise UsageError(str(error)) from None
+    if as_json:
+        told = {name: {"stored": a, "told": b} for name, (a, b) in found.differences.items()}
+        print_json({"differences": told, "applied": found.applied})
+        return int(Exit.DONE)
+    for name, (stored, told_value) in found.differences.items():
+        print(f"{name}: {stored or 'not stored'} -> {told_value}")
+    if not found.differences:
+        print("the registry has the same")
+    elif not found.applied:
+        say("nothing was written; --apply does, while no process is at work")
+    return int(Exit.DONE)

@@ -62,7 +62,14 @@ class SharedRegistry:
         for name, given in numbers.items():
             stored = self.numbers.setdefault(name, given)
             if stored != given:
-                raise StartRefused("shared", name, got=given, expected=stored, command="-")
+                command = (commands or {})[name]
+                raise StartRefused("shared", name, got=given, expected=stored, command=command)
+
+    async def read_shared(self) -> dict[str, str]:
+        return dict(self.numbers)
+
+    async def replace_shared(self, numbers: dict[str, str]) -> None:
+        self.numbers |= numbers
 
     async def check_clock(self, wall_ms: int, ahead_max_ms: int) -> int | None:
         return None

@@ -120,8 +120,9 @@ def test_other_shared_numbers_are_refused(tmp_path: Path) -> None:
     async def main() -> None:
         async with OneProcessCluster(tmp_path / "data") as cluster:
             await cluster.start(ServiceRole.FANOUT)
-            with pytest.raises(StartRefused, match="default_retention_ms"):
+            with pytest.raises(StartRefused, match="default_retention_ms") as refused:
                 await cluster.start(ServiceRole.GATEWAY, default_history_retention_days=31)
+            assert refused.value.command == "export QIM_DEFAULT_HISTORY_RETENTION_DAYS=30"
 
     asyncio.run(main())
 

@@ -49,7 +49,9 @@ class Registry(Port, Protocol):
 
     async def check_clock(self, wall_ms: int, ahead_max_ms: int) -> int | None: ...
 
-    async def fix_shared(self, numbers: dict[str, str]) -> None: ...
+    async def fix_shared(
+        self, numbers: dict[str, str], *, commands: dict[str, str] | None = None
+    ) -> None: ...
 
     async def read_shared(self) -> dict[str, str]: ...
 
@@ -125,7 +127,7 @@ async def open_adapters(
             archive = await _open_archive(settings, loop, opened)
         if role is ServiceRole.WRITER:
             opened.hooks = await _open_hooks(settings, loop, opened)
-        opened.registry = await _open_registry(settings, loop, opened)
+        opened.registry = await open_registry(settings, loop, opened)
         opened.ports = Ports(
             message=message, mailbox=mailbox, log=log, registry=opened.registry, archive=archive
         )
@@ -272,7 +274,8 @@ async def _open_hooks(settings: Settings, loop: AbstractEventLoop, opened: Opene
     return hooks
 
 
-async def _open_registry(settings: Settings, loop: AbstractEventLoop, opened: Opened) -> Registry:
+async def open_registry(settings: Settings, loop: AbstractEventLoop, opened: Opened) -> Registry:
+    """The registry alone; ``opened`` ends it. Raises StartRefused."""
     from qim.adapters.etcd.connection import EtcdTls
     from qim.adapters.etcd.registry import EtcdRegistry
 

@@ -37,7 +37,7 @@ from qim.services.cluster.adapters import (
     open_adapters,
 )
 from qim.services.cluster.library_logs import LibraryLogs
-from qim.services.cluster.shared import shared_numbers
+from qim.services.cluster.shared import remedies, shared_numbers
 from qim.services.health import Health
 from qim.services.hosting import AUDIT_SECONDS_MAX, Deployment, Hosting, socket_routes
 from qim.services.moderation import moderation_routes
@@ -180,7 +180,8 @@ class ServeProcess:
         numbers = shared_numbers(deployment)
         for topic, identity in sorted(opened.topic_ids.items()):
             numbers[f"topic_id_{topic}"] = identity.hex()
-        await opened.registry.fix_shared(numbers)
+        stored = await opened.registry.read_shared()
+        await opened.registry.fix_shared(numbers, commands=remedies(stored))
         address = await self._internal_address(ending)
         if role is ServiceRole.WRITER:
             deployment = await self._numbered(opened, deployment, address)

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +13,7 @@ from msgspec.structs import replace
 
 from qim.client import Client, SendStatus
 from tests.integration.cluster.cluster import PARTITIONS, SHARDS, Cluster, make_topics
+from tests.integration.cluster.role_process import without_settings
 from tests.integration.load import Load
 from tests.integration.people import PATIENCE_SECONDS, acked, arrived, seen, text_of
 from tests.integration.raw_client import token
@@ -158,3 +161,12 @@ def test_other_shared_numbers_are_refused_by_name(cluster: Cluster) -> None:
     """Whoever came first has written them; this one would keep history for another time."""
     with refused_start(cluster, "fanout", QIM_HISTORY_HOT_WINDOW_MS="7200000") as log:
         assert "hot_window_ms" in log
+        assert "export QIM_HISTORY_HOT_WINDOW_MS=604800000" in log
+
+
+def test_shared_numbers_are_not_changed_under_processes_at_work(cluster: Cluster) -> None:
+    settings = cluster.settings() | {"QIM_HISTORY_HOT_WINDOW_MS": "7200000"}
+    command = [*without_settings(settings), sys.executable, "-m", "qim", "config", "share"]
+    ended = subprocess.run([*command, "--apply"], capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert "[cluster_at_work]" in ended.stderr

@@ -1,6 +1,8 @@
 """A start that is refused wrote nothing: neither to the stores nor to the registry, and nobody was listened to."""
 
 import json
+import subprocess
+import sys
 from base64 import b64encode
 from collections.abc import Iterator
 from urllib.request import Request, urlopen
@@ -8,7 +10,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from tests.integration.cluster.cluster import Cluster
-from tests.integration.cluster.role_process import RoleProcess
+from tests.integration.cluster.role_process import RoleProcess, without_settings
 from tests.integration.testbed.redis import RedisCluster
 from tests.integration.testbed.server_process import ServerFailed, accepts
 
@@ -97,3 +99,28 @@ def test_a_redis_cluster_of_three_masters(
     finally:
         masters.stop()
     assert wrote_nothing(bare)
+
+
+def shared(bare: Cluster, *words: str, **told: str) -> subprocess.CompletedProcess[str]:
+    """`qim config share` of this deployment, told this beside."""
+    settings = bare.settings() | told
+    command = [*without_settings(settings), sys.executable, "-m", "qim", "config", "share"]
+    return subprocess.run([*command, *words], capture_output=True, text=True, check=False)
+
+
+def test_shared_numbers_are_changed_by_an_operator_alone(bare: Cluster) -> None:
+    """Last, as it writes: the first time all of them, then what may change, never what data is laid out by."""
+    days = {"QIM_DEFAULT_HISTORY_RETENTION_DAYS": "60"}
+    assert shared(bare).returncode == 0
+    assert wrote_nothing(bare), "a dry run"
+    assert shared(bare, "--apply").returncode == 0
+    assert shared(bare).stdout == "the registry has the same\n"
+    told = json.loads(shared(bare, "--json", **days).stdout)
+    assert set(told["differences"]) == {"default_retention_ms", "shared_digest"}
+    assert told["applied"] is False
+    assert shared(bare, "--apply", **days).returncode == 0
+    assert shared(bare, **days).stdout == "the registry has the same\n"
+    more = shared(bare, "--apply", QIM_MAILBOX_SHARD_COUNT="8", **days)
+    assert more.returncode == 2
+    assert "shard_count=4: stored data is laid out by it" in more.stderr
+    assert "export QIM_MAILBOX_SHARD_COUNT=4 [shared_parameters_fixed]" in more.stderr
