@@ -302,6 +302,36 @@ def test_a_cluster_serves_on_while_one_member_is_dead(
             member.stop()
 
 
+def test_a_silent_member_is_left_for_the_next_one(registries: Registries, tmp_path: Path) -> None:
+    members = started_cluster(tmp_path)
+    try:
+
+        async def story() -> None:
+            async with etcd_client([member.address for member in members]) as client:
+                await client.registry.start()
+                epoch = (await client.acquire("a")).epoch
+                (silent,) = [
+                    member
+                    for member in members
+                    if member.address == client.registry._connection.endpoint
+                ]
+                silent.pause()
+                try:
+                    while not isinstance(read := await client.read(), LeaseRead):
+                        assert isinstance(read, Failed)
+                    assert read.epoch == epoch
+                    while not isinstance(reply := await client.acquire("a"), Granted):
+                        assert isinstance(reply, Failed | Unknown)
+                    assert reply.epoch > epoch
+                finally:
+                    silent.resume()
+
+        play(registries, story())
+    finally:
+        for member in members:
+            member.stop()
+
+
 def test_a_user_with_a_password_outlives_its_token(registries: Registries, own: EtcdServer) -> None:
     async def story() -> None:
         await _enable_auth(own.address)
