@@ -8,7 +8,7 @@ Servers and processes run on free loopback ports in a folder of this run (kept w
 are ended by pid. Whatever was not looked at, not told or not finished makes the run INCOMPLETE; docs/acceptance.md says
 what each step proves.
 
-Exit status: 0 ACCEPTED, 1 REJECTED: a promise is broken, 2 wrong usage or QIM_LOAD_RATE not set, 4 not ACCEPTED for want
+Exit status (make itself says 2 for all but 0): 0 ACCEPTED, 1 REJECTED: a promise is broken, 2 wrong usage or QIM_LOAD_RATE not set, 4 not ACCEPTED for want
 of proof: INCOMPLETE, or PARTIAL, which is all that a shortened run can be; 130 interrupted.
 """
 
@@ -160,6 +160,9 @@ def lines_of(told: dict[str, Any]) -> list[str]:
     """The report for people."""
     lines = [f"{told['tree']}, {told['plan']['rate']:g} messages a second"]
     for step in told["steps"]:
+        if step["status"] == Status.SKIPPED:
+            lines.append(f"  {step['status']:<11}{step['name']:<13}({', '.join(step['why'])})")
+            continue
         lines.append(f"  {step['status']:<11}{step['name']:<13}{step['seconds']:>7.0f} s")
         lines += [f"    - {why}" for why in step["why"][:WHY_SHOWN_MAX]]
         latency = step["figures"].get("latency_ms", {})
