@@ -55,12 +55,9 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--log", type=Path, metavar="FILE", help="append the log here (default: standard error)"
     )
-    parser.add_argument(
-        "--log-format",
-        choices=("json", "text"),
-        default=os.environ.get(LOG_FORMAT_VARIABLE) or "json",
-        help="how log lines look (default: $QIM_LOG_FORMAT, else json)",
-    )
+    log_format = os.environ.get(LOG_FORMAT_VARIABLE) or "json"
+    told = f"how log lines look (default: ${LOG_FORMAT_VARIABLE}, else json)"
+    parser.add_argument("--log-format", choices=("json", "text"), default=log_format, help=told)
     parser.add_argument(
         "--no-stages", action="store_true", help="don't log each stage of each message"
     )

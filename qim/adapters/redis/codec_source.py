@@ -205,6 +205,7 @@ def encode_commit_source(request: CommitSource) -> Call:
             pack_position(request.to),
             u64(request.filter_epoch),
             small(len(request.receipts)),
+            u64(request.log_start) if request.log_start else b"",
             *[u64(offset) + receipt for offset, receipt in request.receipts],
             *[u64(offset) + letter for offset, letter in request.dead_letters],
         ],

@@ -35,6 +35,7 @@ def commit_source(orders: Orders, partition: Partition, prefix: Sequence[SourceI
         receipts=tuple(receipts),
         dead_letters=tuple(dead_letters),
         traces=tuple(traces[:TRACES_MAX]),
+        log_start=partition.start,
     )
     orders.give(partition.commit)
 

@@ -76,6 +76,7 @@ class Partition:
         "position",
         "sent",
         "stage",
+        "start",
         "topic_id",
         "undispatched",
         "window_bytes",
@@ -95,8 +96,9 @@ class Partition:
         """What the store holds; -1: no checkpoint was ever stored."""
         self.durable = 0
         """f: every dispatch of a source record below it is durable."""
+        self.start = 0
         self.end = 0
-        """The log's end, as far as it is known."""
+        """The log's start and end, as far as they are known."""
         self.undispatched: deque[SourceItem] = deque()
         self.sent: deque[SourceItem] = deque()
         self.window_bytes = 0

@@ -370,7 +370,10 @@ class SourceOpened(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class CommitSource(Struct, frozen=True, kw_only=True, gc=False):
-    """Receipts, dead letters, then checkpoint from -> to, ONE script. Answers: SourceCommitted, Fenced."""
+    """Receipts, dead letters, then checkpoint from -> to, ONE script. Answers: SourceCommitted, Fenced.
+
+    ``log_start``: of the outbox, as far as known; receipts below it go, a bounded number a call.
+    """
 
     op: int
     partition: int
@@ -382,6 +385,7 @@ class CommitSource(Struct, frozen=True, kw_only=True, gc=False):
     receipts: tuple[tuple[int, bytes], ...]
     dead_letters: tuple[tuple[int, bytes], ...]
     traces: tuple[int, ...] = ()
+    log_start: int = 0
 
 
 class SourceCommitted(Struct, frozen=True, kw_only=True, gc=False):

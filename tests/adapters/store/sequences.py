@@ -253,6 +253,7 @@ _OWN: dict[type, dict[str, st.SearchStrategy[Any]]] = {
         "filter_epoch": EPOCHS,
         "receipts": OFFSET_ROWS,
         "dead_letters": OFFSET_ROWS,
+        "log_start": st.just(0) | OFFSETS,
     },
     message.ReadSource: {"low": OFFSETS, "high": OFFSETS},
     message.ReadFacts: {"after": st.just(b"") | NUMBERS.map(mid)},

@@ -48,6 +48,22 @@ def test_a_missing_checkpoint_is_none(store: Store) -> None:
     assert read(store).incarnation == first.incarnation, "the auditor binds its own writing to it"
 
 
+def test_receipts_of_what_the_log_has_let_go_go_a_bounded_number_a_call(store: Store) -> None:
+    opened(store)
+    low = 0
+    for first in range(0, 1_500, 500):
+        receipts = tuple((offset, b"r%d" % offset) for offset in range(first, first + 500))
+        commit(store, low, at(first + 500), receipts=receipts, dead_letters=((first, b"bad"),))
+        low = first + 500
+    commit(store, low, at(1_501), log_start=1_400)
+    left = [offset for offset, _ in read(store, high=5_000, limit=5_000).receipts]
+    assert left == list(range(1_024, 1_500))
+    commit(store, 1_501, at(1_502), log_start=1_400)
+    page = read(store, high=5_000, limit=5_000)
+    assert [offset for offset, _ in page.receipts] == list(range(1_400, 1_500))
+    assert [offset for offset, _ in page.dead_letters] == [0, 500, 1_000], "evidence stays"
+
+
 def test_the_checkpoint_moves_by_compare_and_set(store: Store) -> None:
     opened(store)
     receipts = ((10, b"ten"), (11, b"eleven"))

@@ -41,6 +41,18 @@ def running(bench: Bench) -> Bench:
     return bench
 
 
+def test_a_commit_tells_where_the_log_begins_so_that_older_receipts_go() -> None:
+    bench = Bench()
+    bench.sources[0].start = 7
+    bench.append_barrier(1)
+    bench.hold()
+    while not effects(bench, CommitSource):
+        bench.answer(bench.waiting[0], "done")
+    (commit,) = effects(bench, CommitSource)
+    assert isinstance(commit, CommitSource)
+    assert commit.log_start == 7
+
+
 def test_a_single_chat_goes_to_the_shards_of_its_two_users() -> None:
     bench = Bench()
     one, two = user_in(0), user_in(3)
