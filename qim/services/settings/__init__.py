@@ -1,6 +1,12 @@
 """What a process of `qim serve` is told: read, judged, printed (docs/configuration.md)."""
 
-from qim.services.settings.checks import check_settings, has_internal_tls, is_loopback, require
+from qim.services.settings.checks import (
+    check_settings,
+    has_internal_tls,
+    is_loopback,
+    parameter_faults,
+    require,
+)
 from qim.services.settings.model import Settings
 from qim.services.settings.reading import Reading, read_settings
 
@@ -10,6 +16,7 @@ __all__ = [
     "check_settings",
     "has_internal_tls",
     "is_loopback",
+    "parameter_faults",
     "read_settings",
     "require",
 ]

@@ -28,7 +28,7 @@ def check_settings(settings: Settings, role: ServiceRole) -> tuple[StartRefused,
     return (
         *_missing(settings, role),
         *_topics(settings, role),
-        *_parameters(settings),
+        *parameter_faults(settings),
         *_archive(settings, role),
         *_client_tls(settings),
         *_etcd(settings),
@@ -90,7 +90,8 @@ def _topics(settings: Settings, role: ServiceRole) -> Iterator[StartRefused]:
             )
 
 
-def _parameters(settings: Settings) -> Iterator[StartRefused]:
+def parameter_faults(settings: Settings) -> Iterator[StartRefused]:
+    """Windows out of their legal order, numbers out of their range."""
     try:
         settings.parameters().require_valid()
     except ParametersInvalid as error:

@@ -159,13 +159,13 @@ def refused_start(cluster: Cluster, role: str, **told: str) -> Iterator[str]:
 
 def test_other_shared_numbers_are_refused_by_name(cluster: Cluster) -> None:
     """Whoever came first has written them; this one would keep history for another time."""
-    with refused_start(cluster, "fanout", QIM_HISTORY_HOT_WINDOW_MS="7200000") as log:
+    with refused_start(cluster, "fanout", QIM_HISTORY_HOT_WINDOW_MS="14400000") as log:
         assert "hot_window_ms" in log
         assert "export QIM_HISTORY_HOT_WINDOW_MS=604800000" in log
 
 
 def test_shared_numbers_are_not_changed_under_processes_at_work(cluster: Cluster) -> None:
-    settings = cluster.settings() | {"QIM_HISTORY_HOT_WINDOW_MS": "7200000"}
+    settings = cluster.settings() | {"QIM_HISTORY_HOT_WINDOW_MS": "14400000"}
     command = [*without_settings(settings), sys.executable, "-m", "qim", "config", "share"]
     ended = subprocess.run([*command, "--apply"], capture_output=True, text=True, check=False)
     assert ended.returncode == 2

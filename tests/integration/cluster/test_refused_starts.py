@@ -120,6 +120,8 @@ def test_shared_numbers_are_changed_by_an_operator_alone(bare: Cluster) -> None:
     assert told["applied"] is False
     assert shared(bare, "--apply", **days).returncode == 0
     assert shared(bare, **days).stdout == "the registry has the same\n"
+    unlawful = shared(bare, "--apply", QIM_HISTORY_HOT_WINDOW_MS="7200000", **days)
+    assert (unlawful.returncode, "[config_parameters]" in unlawful.stderr) == (2, True)
     more = shared(bare, "--apply", QIM_MAILBOX_SHARD_COUNT="8", **days)
     assert more.returncode == 2
     assert "shard_count=4: stored data is laid out by it" in more.stderr
