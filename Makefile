@@ -11,6 +11,8 @@ START ?= 0
 PROFILE ?= swarm
 JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 ROUNDS ?= 10
+SEED ?= 1
+MINUTES ?= 10
 WORKERS ?= auto
 PYTEST_ARGS ?=
 ACCEPTANCE_ARGS ?=
@@ -18,7 +20,7 @@ ACCEPTANCE_ARGS ?=
 bin := .venv/bin
 stamp := .venv/.installed
 
-.PHONY: help install run test integration acceptance mutants hunt check format sim bench lock clean
+.PHONY: help install run test integration acceptance chaos mutants hunt check format sim bench lock clean
 
 help: ## this list
 	@echo "Q-IM: make TARGET"
@@ -55,6 +57,9 @@ integration: $(stamp) ## the tests against real Redis, Kafka, Cassandra and etcd
 
 acceptance: $(stamp) ## the release gate: QIM_LOAD_RATE=300 make acceptance (ACCEPTANCE_ARGS='--help'); docs/acceptance.md
 	@"$(bin)/python" -m acceptance $(ACCEPTANCE_ARGS)
+
+chaos: $(stamp) ## a storm on real servers and processes (SEED=1 MINUTES=10; needs what integration needs)
+	@"$(bin)/python" -m chaos run --seed "$(SEED)" --minutes "$(MINUTES)"
 
 mutants: $(stamp) ## plant every bug of tests/sim/mutants in turn: each must be found by a right check
 	@"$(bin)/python" -m pytest -n "$(WORKERS)" tests/sim/test_mutants.py --mutants all

@@ -35,7 +35,7 @@ from qim.sim.faults import (
 )
 
 ROLES: Final = ("writer", "fanout", "mailbox", "session", "archiver", "gateway")
-BREATH_MS: Final = 4_000
+BREATH_MS: Final = 3_000
 WHOLE: Final = 65_536
 WALL_STEP_MS_MAX: Final = 120_000
 
@@ -67,14 +67,13 @@ def storm(seed: int, cast: Cast, *, until_ms: int, only: tuple[str, ...] = ()) -
         if end > until_ms:
             return tuple(drawn)
         drawn.append(fault)
-        together = draw.chance(25, "together", index)
+        together = draw.chance(40, "together", index)
         at = at + BREATH_MS // 2 if together else end + BREATH_MS
 
 
 def _process(draw: Draw, cast: Cast, index: int) -> str:
     roles = [role for role in ROLES if cast.processes.get(role)]
-    role = roles[(draw.raw("role") + index * 5) % len(roles)]
-    return draw.pick(cast.processes[role], "process", index)
+    return draw.pick(cast.processes[draw.pick(roles, "role", index)], "process", index)
 
 
 def _crash(draw: Draw, cast: Cast, at: int, index: int) -> Fault:
