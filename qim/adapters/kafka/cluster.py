@@ -93,7 +93,7 @@ class Cluster:
         self.refreshes = 0
         self.refreshes_failed = 0
         self.last_gone: BrokerGone | None = None
-        """Why the last refresh failed."""
+        """Why the last refresh failed; None after one that didn't."""
         self.topics_recreated = 0
         """Topics that were seen with another id than before."""
 
@@ -194,9 +194,14 @@ class Cluster:
             answer = await self.ask_any(AskMetadata(self._names))
         except BrokerGone as error:
             self.refreshes_failed += 1
+            if self.last_gone is None:
+                # Once an outage: it is tried ten times a second.
+                LOG.warning("no broker tells of the topics: %s", error)
             self.last_gone = error
-            LOG.warning("no broker told of the topics: %s", error)
             return False
+        if self.last_gone is not None:
+            LOG.warning("a broker tells of the topics again")
+            self.last_gone = None
         self.refreshes += 1
         self._doubted = None
         self._take(answer)

@@ -72,6 +72,7 @@ class Producer:
         self._nodes_busy: dict[int, asyncio.Task[None]] = {}
         self._identity: Identity | None = None
         self._identity_task: asyncio.Task[None] | None = None
+        self._unidentified = False
         self._timer: TimerHandle | None = None
         self._pumping = False
         self._closing: asyncio.Future[None] | None = None
@@ -357,12 +358,21 @@ class Producer:
         try:
             answer = await self._cluster.ask_any(InitProducerIdRequest(NO_TRANSACTION, 0))
         except BrokerGone as gone:
-            LOG.warning("no producer id: %s", gone)
+            self._no_identity(str(gone))
         else:
             if answer.error_code == 0:
+                self._unidentified = False
                 self._identity = Identity(answer.producer_id, answer.producer_epoch)
                 self.identities += 1
                 return True
-            LOG.warning("no producer id: error %d", answer.error_code)
+            # 14 and 15 are a broker that has only just started.
+            if answer.error_code not in (14, 15):
+                self._no_identity(f"error {answer.error_code}")
         await asyncio.sleep(self._settings.backoff_ms / 1000)
         return False
+
+    def _no_identity(self, why: str) -> None:
+        """Told once an outage."""
+        if not self._unidentified:
+            self._unidentified = True
+            LOG.warning("no producer id: %s", why)
