@@ -255,7 +255,7 @@ class FanoutCoordinator:
             return opening.on_predecessor(self._orders, partition, event)
         if event.topic_id != partition.topic_id:
             return "the topic was created anew"
-        partition.start = max(partition.start, event.start)
+        partition.heard_start(now, event.start, self._config.receipts_grace_ms)
         partition.end = max(partition.end, event.end)
         if isinstance(event, OutOfRange):
             return f"offset {partition.next_offset} is outside {event.start}..{event.end}"

@@ -16,6 +16,7 @@ from qim.core.audience import VersionKey
 from qim.core.contract.entities import ReceiptShard
 from qim.core.contract.logvalue import Outboxed
 from qim.core.effective import EffectiveFilter
+from qim.core.machine import Ms
 from qim.core.ports.log import LogRecord, StoredRecord
 from qim.core.ports.store_message import CommitSource, Position
 
@@ -77,6 +78,8 @@ class Partition:
         "sent",
         "stage",
         "start",
+        "start_heard",
+        "start_heard_at",
         "topic_id",
         "undispatched",
         "window_bytes",
@@ -97,8 +100,11 @@ class Partition:
         self.durable = 0
         """f: every dispatch of a source record below it is durable."""
         self.start = 0
+        """The log began here a good while ago: receipts below it are nobody's evidence any more."""
+        self.start_heard = 0
+        self.start_heard_at: Ms = 0
         self.end = 0
-        """The log's start and end, as far as they are known."""
+        """The log's end, as far as it is known."""
         self.undispatched: deque[SourceItem] = deque()
         self.sent: deque[SourceItem] = deque()
         self.window_bytes = 0
@@ -108,6 +114,13 @@ class Partition:
         """A record of a newer format stands at next_offset: only newer code may go on."""
         self.attempts: dict[int, int] = {}
         """Failures in a row of each kind of op."""
+
+    def heard_start(self, now: Ms, start: int, grace_ms: Ms) -> None:
+        """Retention moved on. An audit that began before may still judge what stood below: it gets its receipts to see."""
+        if self.start_heard > self.start and now - self.start_heard_at >= grace_ms:
+            self.start = self.start_heard
+        if self.start_heard == self.start and start > self.start:
+            self.start_heard, self.start_heard_at = start, now
 
     def window_records(self) -> int:
         """Records between checkpoint and fetch position."""

@@ -42,6 +42,8 @@ class FanoutConfig(Struct, frozen=True, kw_only=True):
     commit_records_max: int = 512
     version_names_max: int = 64
     version_members_max: int = 200_000
+    receipts_grace_ms: Ms = 900_000
+    """Receipts outlive their records by this much: longer than any audit runs."""
     inline_body_bytes_max: int = DEFAULT.inline_body_bytes_max
     inline_recipients_max: int = DEFAULT.inline_recipients_max
     retry_first_ms: Ms = 50
