@@ -35,7 +35,8 @@ What `qim serve` is told. The embedded server takes options instead: `qim up --h
   each value and where it came from. Secrets are shown as digests.
 - *needed* means: there is no default and the named roles refuse to start without it.
 - Parameters that processes must share (marked *shared*, with every other shared parameter of contract.md) are written to the
-  registry by the first process that starts; a process with others refuses to start and names the difference.
+  registry by the first process that starts; a process with others refuses to start and names the difference. With every
+  process stopped `qim config share --apply` changes what may change: retention, hot window, recovery windows.
 """
 
 REFUSALS = """\
