@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.adapters.registry.etcd_asked import EtcdAsked
+from tests.adapters.registry.etcd_scene import remove_everything
 from tests.adapters.registry.registries import (
     AskedRegistry,
     Asker,
@@ -51,6 +52,9 @@ class Registries:
         return self._server.address
 
     def close(self) -> None:
+        given = given_address()
+        if given is not None:
+            self.loop.run_until_complete(remove_everything(given))
         if self._server is not None:
             self._server.stop()
         self.loop.close()

@@ -5,7 +5,6 @@ whose TTL is over on the test's clock. That etcd does so by itself is shown in t
 """
 
 import asyncio
-import secrets
 from typing import Any
 
 from aetcd import rpc
@@ -21,6 +20,7 @@ from qim.core.ports.registry import (
     Renew,
     Renewed,
 )
+from tests.adapters.registry.etcd_scene import new_prefix
 from tests.adapters.registry.registries import TTL_MS
 
 CALL_MS = 20_000
@@ -35,7 +35,7 @@ class EtcdAsked:
 
     def __init__(self, address: str, loop: asyncio.AbstractEventLoop) -> None:
         self.address = address
-        self.prefix = f"/qim-test/{secrets.token_hex(8)}/"
+        self.prefix = f"{new_prefix()}/"
         self.loop = loop
         self._keys = Keys(self.prefix)
         self._now_ms = 0

@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from aetcd import rpc
+
 from qim.adapters.etcd import EtcdRegistry
 from qim.core.ports.registry import (
     Acquire,
@@ -21,9 +23,21 @@ from qim.core.ports.registry import (
 SHARD = Resource(role=Role.WRITER, number=3)
 
 
+RUN = f"/qim-test/{secrets.token_hex(4)}/"
+"""What all keys of this test run begin with; the server may be somebody's."""
+
+
 def new_prefix() -> str:
     """Nobody else's."""
-    return f"/qim-test/{secrets.token_hex(8)}"
+    return f"{RUN}{secrets.token_hex(8)}"
+
+
+async def remove_everything(address: str) -> None:
+    """All keys of this test run."""
+    async with rpc.insecure_channel(address) as channel:
+        end = RUN[:-1].encode() + b"0"
+        request = rpc.DeleteRangeRequest(key=RUN.encode(), range_end=end)
+        await rpc.KVStub(channel).DeleteRange(request)
 
 
 class EtcdClient:

@@ -1,7 +1,6 @@
 """Lease keepers over a real etcd in real time: spreading, handing over, and an etcd that is away."""
 
 import asyncio
-import secrets
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -13,6 +12,7 @@ from qim.core.ports.local import LeaseGone, LeaseHeld
 from qim.core.ports.registry import Acquire, Granted, Resource, Role
 from tests.adapters.registry.conftest import Registries
 from tests.adapters.registry.etcd_process import LeaseProcess, until
+from tests.adapters.registry.etcd_scene import new_prefix
 from tests.integration.testbed.etcd import EtcdServer
 
 pytestmark = [pytest.mark.servers, pytest.mark.xdist_group("etcd")]
@@ -25,7 +25,7 @@ class Scene:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self.prefix = f"/qim-test/{secrets.token_hex(8)}"
+        self.prefix = new_prefix()
         self.changed = asyncio.Event()
         self.processes: list[LeaseProcess] = []
 
@@ -200,7 +200,7 @@ def test_epochs_grow_on_over_kill_nine_of_etcd(registries: Registries, own: Etcd
 def test_etcd_itself_ends_a_lease_after_its_ttl_and_not_before(registries: Registries) -> None:
     async def run() -> None:
         loop = asyncio.get_running_loop()
-        prefix = f"/qim-test/{secrets.token_hex(8)}"
+        prefix = new_prefix()
         registry = EtcdRegistry([registries.etcd_address()], prefix, loop)
 
         async def acquire(owner: str) -> object:
