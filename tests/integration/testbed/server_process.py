@@ -1,12 +1,13 @@
 """One server of the test bed: a child process with a directory, a log file and a question that tells when it serves."""
 
-import contextlib
 import ctypes
+import fcntl
 import os
 import random
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,8 +15,10 @@ from typing import Final
 
 PR_SET_PDEATHSIG: Final = 1
 PORTS: Final = (10_000, 32_000)
-_given: set[int] = set()
-"""Ports that this process has handed out: who got one binds it later, and nobody else may get it meanwhile."""
+CLAIMS: Final = Path(tempfile.gettempdir()) / "qim-test-ports"
+_claims: dict[int, int] = {}
+"""Ports handed out, each with the descriptor of its locked file: who got one binds it later, and no other run of tests on
+this machine may get it meanwhile. The kernel lets go of the locks when this process ends."""
 LOOK_SECONDS: Final = 0.05
 STOP_SECONDS: Final = 20.0
 LOG_TAIL_BYTES: Final = 4_000
@@ -133,15 +136,21 @@ class ServerProcess:
 
 def free_port() -> int:
     """A loopback port that was free a moment ago, outside of those that the kernel gives to whoever dials."""
+    CLAIMS.mkdir(exist_ok=True)
     while True:
-        with socket.socket() as probe:
-            port = random.randrange(*PORTS)
-            if port in _given:
-                continue
-            with contextlib.suppress(OSError):
+        port = random.randrange(*PORTS)
+        if port in _claims:
+            continue
+        claim = os.open(CLAIMS / str(port), os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with socket.socket() as probe:
                 probe.bind(("127.0.0.1", port))
-                _given.add(port)
-                return port
+        except OSError:
+            os.close(claim)
+            continue
+        _claims[port] = claim
+        return port
 
 
 def accepts(port: int) -> bool:
