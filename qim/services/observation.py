@@ -40,6 +40,16 @@ Sample = tuple[str, str, float]
 Sampler = Callable[[], Iterable[Sample]]
 
 
+class _Passed:
+    """Messages that passed a stage, and how long they had taken."""
+
+    __slots__ = ("count", "histogram")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.histogram: Histogram | None = None
+
+
 class ProcessObserver(Collector):
     """runtime.Observer and a Prometheus collector in one; adding to a counter is one dict write."""
 
@@ -53,6 +63,7 @@ class ProcessObserver(Collector):
         self._counts: dict[tuple[str, str], int] = {(name.value, ""): 0 for name in Invariant}
         self._gauges: dict[tuple[str, str], float] = {("process_start_seconds", ""): time.time()}
         self._histograms: dict[tuple[str, str], Histogram] = {}
+        self._passed: dict[str, _Passed] = {}
         self._samplers: list[Sampler] = []
         self._sampled: list[Sample] = []
         self._loop: AbstractEventLoop | None = None
@@ -87,24 +98,33 @@ class ProcessObserver(Collector):
 
     def timer(self, name: str, label: str) -> Callable[[float], None]:
         """The same for a hot path: looked up once, called with seconds."""
+        return self._histogram(name, label).add
+
+    def _histogram(self, name: str, label: str) -> Histogram:
         histogram = self._histograms.get((name, label))
         if histogram is None:
             assert name.endswith("_seconds"), name
             histogram = self._histograms[name, label] = Histogram()
-        return histogram.add
+        return histogram
 
     def stage(self, machine: str, trace_id: int, stage: str, detail: str, sent_at: int) -> None:
         """A message got somewhere: counted, timed from the record's own sent_at, and one line where lines are wanted."""
-        self.count("stage", 1, stage)
-        now = time.time_ns() // 1_000_000
+        # Eight a message: one look-up for both numbers, and no call that can be saved.
+        passed = self._passed.get(stage)
+        if passed is None:
+            passed = self._passed[stage] = _Passed()
+        passed.count += 1
         if sent_at:
-            self.timer(STAGE_SECONDS, stage)((now - sent_at) / 1000)
+            if passed.histogram is None:
+                passed.histogram = self._histogram(STAGE_SECONDS, stage)
+            passed.histogram.add(time.time() - sent_at / 1000)
         if not self._stages:
             return
         if not self._as_json:
             self._sink.raw(f"{machine}: {stage} trace_id={trace_id:016x} {detail}")
             return
         # Nine lines a message: only what varies is formatted, and the clock is read as text once a millisecond.
+        now = time.time_ns() // 1_000_000
         head = self._heads.get((machine, stage))
         if head is None:
             head = self._heads[machine, stage] = _json_head(machine, stage)
@@ -170,7 +190,10 @@ class ProcessObserver(Collector):
 
     def _counters(self) -> Iterable[Metric]:
         families: dict[str, CounterMetricFamily] = {}
-        for (name, label), value in sorted(dict(self._counts).items()):
+        counts = dict(self._counts)
+        for stage, passed in dict(self._passed).items():
+            counts["stage", stage] = counts.get(("stage", stage), 0) + passed.count
+        for (name, label), value in sorted(counts.items()):
             short = name.removesuffix("_total").removesuffix("_count")
             family = families.get(short)
             if family is None:
