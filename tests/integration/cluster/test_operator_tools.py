@@ -9,10 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiokafka.protocol.admin import DeleteTopicsRequest
 
-from tests.integration.cluster.cluster import Cluster
-from tests.integration.raw_client import RawClient
+from qim.adapters.kafka.cluster import Cluster as Brokers
+from qim.core.contract.frames import SendAck
+from qim.core.contract.ids import dedupe_key
+from qim.core.ports.log import Topic
+from tests.integration.cluster.cluster import Cluster, make_topics
+from tests.integration.cluster.role_process import RoleProcess
+from tests.integration.raw_client import RawClient, message
+from tests.integration.served import eventually
+from tests.integration.testbed.server_process import ServerFailed
 
+TRACED = ("writer", "fanout", "mailbox", "session", "gateway")
+"""One grep shows a message in each of them."""
 pytestmark = [pytest.mark.servers, pytest.mark.xdist_group("cluster")]
 
 
@@ -45,15 +55,18 @@ def test_the_doctor_and_the_orders_on_a_cluster_that_serves_and_one_that_lost_it
 ) -> None:
     with Cluster(tmp_path / "cluster") as cluster:
 
-        async def talk() -> None:
+        async def talk() -> str:
             async with (
                 await RawClient.log_in(cluster.target, 31) as sender,
                 await RawClient.log_in(cluster.target, 32) as peer,
             ):
-                ack = await sender.send(b"hello", peer_user_id=32)
+                sent = message(b"hello", peer_user_id=32)
+                ack = await sender.ask(sent, SendAck)
                 await peer.pull_until(ack.message_id)
+                return dedupe_key("default", 31, sent.client_message_id)[:8].hex()
 
-        asyncio.run(talk())
+        trace = asyncio.run(talk())
+        asyncio.run(eventually(lambda: all(trace in one.log() for one in cluster.roles(*TRACED))))
         status, found = examined(cluster, "--deep")
         failed = [one for one in found if one["state"] == "fail"]
         # The configuration says where a gateway listens as a rule; this one has a free port.
@@ -77,3 +90,66 @@ def test_the_doctor_and_the_orders_on_a_cluster_that_serves_and_one_that_lost_it
         silent = [one for one in found if one["subject"].startswith("writer at ")]
         assert [one["page"] for one in silent] == ["shards-not-serving"]
         assert "--process writer=HOST:PORT" in silent[0]["do"]
+
+
+# ------------------------------------------------------------ a topic made anew
+
+
+async def delete_topic(cluster: Cluster, topic: Topic) -> None:
+    """By the brokers' own word; returns when it is gone."""
+    settings = cluster.kafka_settings()
+    name = settings.name_of(topic)
+    brokers = Brokers(settings, asyncio.get_running_loop(), [name])
+    await brokers.start()
+    try:
+        answer = await brokers.ask_any(DeleteTopicsRequest([name], 15_000))
+        assert answer.topic_error_codes[0][1] == 0, answer
+        async with asyncio.timeout(60):
+            while brokers.leader(name, 0) is not None:
+                await brokers.refresh()
+                await asyncio.sleep(0.05)
+    finally:
+        await brokers.close()
+
+
+def test_a_dispatch_topic_made_anew_is_a_bump_away_from_serving(tmp_path: Path) -> None:
+    """Nobody starts over it until the operator's word; then every device has everything, and the audit is CLEAN."""
+    with Cluster(tmp_path / "cluster") as cluster:
+
+        async def say(*bodies: bytes) -> bytes:
+            async with await RawClient.log_in(cluster.target, 31) as sender:
+                for body in bodies:
+                    ack = await sender.send(body, peer_user_id=32)
+            return ack.message_id
+
+        async def heard(last: bytes, device: bytes) -> list[bytes]:
+            client = await RawClient.connect(cluster.target.tcp)
+            await client.authenticate(cluster.target, 32, device=device)
+            entries = await client.pull_until(last)
+            await client.close()
+            return [entry.body or b"" for entry in entries]
+
+        last = asyncio.run(say(b"one", b"two"))
+        assert asyncio.run(heard(last, b"d1")) == [b"one", b"two"]
+        readers = cluster.roles("fanout", "mailbox", "session")
+        for process in readers:
+            assert process.stop() == 0
+        asyncio.run(delete_topic(cluster, Topic.DISPATCH))
+        asyncio.run(make_topics(cluster.kafka_settings()))
+        status, found = examined(cluster)
+        assert status == 1
+        anew = [one for one in found if one["subject"] == "shared topic_id_dispatch"]
+        assert [one["page"] for one in anew] == ["position-mismatch"]
+        refused = RoleProcess("mailbox-9", "mailbox", tmp_path / "refused", readers[1].settings)
+        with pytest.raises(ServerFailed, match="topic_id_dispatch"):
+            refused.start()
+        status, report = told(cluster, "shard", "bump", "--apply")
+        assert (status, report.get("refused")) == (0, None), report
+        assert all(one["new_shard_epoch"] == 2 for one in report["found"] if one["applied"])
+        cluster.start_processes(readers)
+        last = asyncio.run(say(b"three"))
+        assert asyncio.run(heard(last, b"d2"))[-1] == b"three"
+        report = cluster.audited()
+        while report["verdict"] == "INCOMPLETE":
+            report = cluster.audited()
+        assert report["verdict"] == "CLEAN", report
