@@ -153,3 +153,44 @@ def test_a_dispatch_topic_made_anew_is_a_bump_away_from_serving(tmp_path: Path) 
         while report["verdict"] == "INCOMPLETE":
             report = cluster.audited()
         assert report["verdict"] == "CLEAN", report
+
+
+def test_an_outbox_topic_made_anew_gets_back_what_the_hot_store_has(tmp_path: Path) -> None:
+    """Acked messages nobody had dispatched are delivered once; those that were delivered are delivered no second time."""
+    with Cluster(tmp_path / "cluster") as cluster:
+
+        async def say(*bodies: bytes) -> bytes:
+            async with await RawClient.log_in(cluster.target, 31) as sender:
+                for body in bodies:
+                    ack = await sender.send(body, peer_user_id=32)
+            return ack.message_id
+
+        async def heard(last: bytes, device: bytes) -> list[bytes]:
+            client = await RawClient.connect(cluster.target.tcp)
+            await client.authenticate(cluster.target, 32, device=device)
+            entries = await client.pull_until(last)
+            await client.close()
+            return [entry.body or b"" for entry in entries]
+
+        last = asyncio.run(say(b"one", b"two"))
+        asyncio.run(heard(last, b"d1"))
+        (writer,), (fanout,) = cluster.roles("writer"), cluster.roles("fanout")
+        assert fanout.stop() == 0
+        last = asyncio.run(say(b"acked, not dispatched"))
+        assert writer.stop() == 0
+        asyncio.run(delete_topic(cluster, Topic.OUTBOX))
+        asyncio.run(make_topics(cluster.kafka_settings()))
+        status, report = told(cluster, "repair", "outbox")
+        assert status == 1
+        lost = [(one["lost_dispatched"], one["lost_undispatched"]) for one in report["found"]]
+        assert tuple(map(sum, zip(*lost, strict=True))) == (2, 1)
+        status, report = told(cluster, "repair", "outbox", "--apply")
+        assert (status, report.get("refused")) == (0, None), report
+        cluster.start_processes([writer, fanout])
+        assert asyncio.run(heard(last, b"d2")) == [b"one", b"two", b"acked, not dispatched"]
+        last = asyncio.run(say(b"and on"))
+        assert asyncio.run(heard(last, b"d3"))[-1] == b"and on"
+        report = cluster.audited()
+        while report["verdict"] == "INCOMPLETE":
+            report = cluster.audited()
+        assert report["verdict"] == "CLEAN", report
