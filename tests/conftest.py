@@ -38,6 +38,23 @@ settings.register_profile(
 settings.load_profile(os.environ.get("QIM_HYPOTHESIS", "default"))
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Groups of xdist hold together: pytest 9.2 keeps a node's id where xdist 3.8 doesn't write it, and says nothing.
+
+    Without this each test of a group goes to whichever worker is free, and each worker starts the servers of its own.
+    """
+    if not getattr(config.option, "loadgroup", False):
+        return  # not a worker of `--dist loadgroup`
+    for item in items:
+        names = {str(mark.args[0]) for mark in item.iter_markers("xdist_group")}
+        suffix = f"@{'_'.join(sorted(names))}"
+        if not names or item.nodeid.endswith(suffix):
+            continue
+        item._id = type(item.id).parse(f"{item.nodeid}{suffix}")  # type: ignore[attr-defined]
+        assert item.nodeid.endswith(suffix), "this pytest keeps ids elsewhere again"
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("simulator")
     group.addoption(
