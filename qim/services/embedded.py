@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 from typing import Any, Final
 
 from qim.adapters.embedded.data_directory import DataDirectory
+from qim.adapters.embedded.database_thread import JOBS_MAX
 from qim.adapters.embedded.log_retention import LogRetention
 from qim.adapters.embedded.private_valkey import PrivateValkey
 from qim.adapters.embedded.sqlite_archive import SqliteArchive
@@ -214,11 +215,15 @@ class EmbeddedServer:
 
     def _queue_lengths(self) -> Iterable[tuple[str, str, float]]:
         yield "log_jobs_waiting", "", self.log.waiting
+        yield "log_jobs_waiting_max", "", JOBS_MAX
         yield "log_commits", "", self.log.commits
         yield "log_busy_seconds", "", self.log.busy_us / 1_000_000
         yield "registry_jobs_waiting", "", self.registry.waiting
+        yield "registry_jobs_waiting_max", "", JOBS_MAX
+        yield from self._store.gauges()
         if self.archive is not None:
             yield "archive_jobs_waiting", "", self.archive.waiting
+            yield "archive_jobs_waiting_max", "", JOBS_MAX
         if self.tcp is not None:
             yield from self.tcp.gauges()
 
