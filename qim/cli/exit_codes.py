@@ -18,13 +18,15 @@ class Exit(IntEnum):
 
 MEANINGS: Final[dict[Exit, str]] = {
     Exit.DONE: "done; smoke: every check holds; audit: CLEAN; sim: clean; doctor: nothing fails; deadletter, repair, shard: "
-    "nothing is left to do; up: stopped on a signal, everything drained",
+    "nothing is left to do; up, serve: stopped on a signal, everything drained",
     Exit.FAILED: "what was asked for failed: the server refused it, a check doesn't hold, ORPHANS, violations; doctor: "
-    "something fails; deadletter, repair, shard: something is left; up: died or not drained in time",
+    "something fails; deadletter, repair, shard: something is left; load: something acked was lost, doubled or out of order; "
+    "up, serve: died or not drained in time",
     Exit.USAGE: "wrong usage, or a start that is refused; the message says what to do",
     Exit.UNREACHABLE: "no server, or no answer in time; a send stays pending in the local store and goes out with the "
     "device's next command",
-    Exit.INCOMPLETE: "audit only: no orphan found, but not everything could be judged (INCOMPLETE)",
+    Exit.INCOMPLETE: "audit: no orphan found, but not everything could be judged (INCOMPLETE); load: nothing acked was lost, "
+    "but the run proves nothing (sends without an outcome, or a generator that was late)",
     Exit.INTERRUPTED: "interrupted by Ctrl-C (tail and chat end with 0: that is how one leaves them)",
 }
 
