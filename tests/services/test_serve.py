@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
+from qim.adapters import breakage
 from qim.adapters.start_refused import StartRefused
 from qim.client import Client, SendStatus
 from qim.core.archiver import ArchiverEffect
@@ -165,6 +166,42 @@ def test_a_machine_that_dies_takes_its_process_with_it(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_what_an_adapter_tells_as_broken_ends_the_process(tmp_path: Path) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        async with OneProcessCluster(tmp_path / "data") as cluster:
+            await cluster.start(ServiceRole.FANOUT)
+            process, task = cluster.running.pop("fanout")
+            loop.call_soon(answer_nobody)
+            await asyncio.sleep(0)
+            assert not process._stop.is_set(), "a callback of anybody's is a line in the log"
+            breakage.tell(loop, "the keeper", RuntimeError("our own bug"))
+            assert await task == 1
+            assert repr(process._health.died) == "RuntimeError('our own bug')"
+
+    asyncio.run(main())
+
+
+def answer_nobody() -> None:
+    raise asyncio.InvalidStateError("an answer after all, to who has gone")
+
+
+def test_a_look_at_readiness_that_breaks_ends_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(process: ServeProcess, hosting: object) -> str:
+        raise AssertionError("our own bug")
+
+    async def main() -> None:
+        async with OneProcessCluster(tmp_path / "data") as cluster:
+            await cluster.start(ServiceRole.FANOUT)
+            _, task = cluster.running.pop("fanout")
+            monkeypatch.setattr(ServeProcess, "_not_serving", broken)
+            assert await task == 1
+
+    asyncio.run(main())
+
+
 def test_what_a_library_logs_is_a_line_of_ours() -> None:
     told: list[tuple[str, str, dict[str, object]]] = []
 
@@ -190,8 +227,10 @@ def test_what_a_library_logs_is_a_line_of_ours() -> None:
     assert [(level, fields["text"]) for level, _, fields in told] == [
         ("warning", "retrying broker"),
         ("error", "from a thread"),
-        ("error", "failed: OSError('broken')"),
+        ("error", "failed"),
     ]
+    assert told[2][2]["error"] == "OSError('broken')"
+    assert "raise OSError" in str(told[2][2]["traceback"])
     assert {str(fields["library"]) for *_, fields in told} == {"some.library"}
 
 

@@ -3,12 +3,14 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from traceback import format_exception
 from typing import Final
 
 Tell = Callable[[str, str, dict[str, object]], None]
 """level, event, fields; on the event loop."""
 LEVELS: Final = {"WARNING": "warning", "ERROR": "error", "CRITICAL": "error"}
 TEXT_CHARS_MAX: Final = 1_000
+TRACE_CHARS_MAX: Final = 4_000
 
 
 class LibraryLogs(logging.Handler):
@@ -31,9 +33,12 @@ class LibraryLogs(logging.Handler):
         """One record; a loop that has closed drops it."""
         try:
             text = record.getMessage()[:TEXT_CHARS_MAX]
-            if record.exc_info is not None and record.exc_info[1] is not None:
-                text = f"{text}: {record.exc_info[1]!r}"
             fields: dict[str, object] = {"library": record.name, "text": text}
+            if record.exc_info is not None and record.exc_info[1] is not None:
+                fields["error"] = repr(record.exc_info[1])
+                fields["traceback"] = "".join(format_exception(record.exc_info[1]))[
+                    -TRACE_CHARS_MAX:
+                ]
             level = LEVELS.get(record.levelname, "warning")
             self._loop.call_soon_threadsafe(self._tell, level, "a library says", fields)
         except RuntimeError:

@@ -55,3 +55,4 @@ def drained(cluster: Cluster) -> None:
         assert "qim1." not in log, f"{process.name} logged a token"
         for record in process.log_records():
             assert record["event"] not in ("machine died", "violation"), (process.name, record)
+            assert record.get("library") != "asyncio", (process.name, record)
