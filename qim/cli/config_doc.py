@@ -59,10 +59,12 @@ REFUSALS = """\
 | `internal_role_list_missing` | mTLS without the certificates of a role that speaks to this one |
 | `internal_address_unknown` | a listener on every interface without `QIM_INTERNAL_ADVERTISE` |
 | `auth_secret_default` | the development secret while anything listens outside loopback |
-| `etcd_login_half` | a name at etcd without its password, or the reverse |
+| `etcd_login_half`, `archive_login_half` | a name at etcd or the archive without its password, or the reverse |
+| `brokers_login_half` | some of mechanism, name and password at the brokers |
 | `webhook_url` | a hook that is neither http:// nor https:// |
 
-What servers are refused for (version, durability, topics, replication) is in operations.md.
+What servers are refused for (version, durability, topics, replication) is in
+[operations.md](operations.md#servers-that-are-refused).
 """
 
 

@@ -61,7 +61,7 @@ def _settings(file: Path | None) -> "KafkaSettings":
     # The other commands neither need the libraries of a cluster nor wait for them.
     from qim.services.cluster.log_settings import NEEDED, log_settings
     from qim.services.roles import ServiceRole
-    from qim.services.settings import read_settings
+    from qim.services.settings import log_faults, read_settings
     from qim.services.settings.table import VARIABLES
 
     told = read_settings(os.environ, file).require()
@@ -74,6 +74,8 @@ def _settings(file: Path | None) -> "KafkaSettings":
                 expected=variable.kind.expected,
                 command=f"export {variable.name}=…",
             )
+    for refused in log_faults(told):
+        raise refused
     return log_settings(told, ServiceRole.FANOUT, client_id="qim-topics")
 
 

@@ -314,6 +314,25 @@ def test_half_a_pair(here: str) -> None:
 @pytest.mark.parametrize("here", ["USER", "PASSWORD"])
 def test_half_a_login(here: str) -> None:
     assert codes("writer", **{f"QIM_ETCD_{here}": "x"}) == ["etcd_login_half"]
+    assert codes("writer", **{f"QIM_SCYLLA_{here}": "x"}) == ["archive_login_half"]
+
+
+BROKERS_LOGIN = {
+    "QIM_REDPANDA_SASL_MECHANISM": "SCRAM-SHA-256",
+    "QIM_REDPANDA_SASL_USER": "qim",
+    "QIM_REDPANDA_SASL_PASSWORD": "right",
+}
+
+
+@pytest.mark.parametrize("absent", list(BROKERS_LOGIN))
+def test_half_a_login_at_the_brokers(absent: str) -> None:
+    """A name without a mechanism would be told to nobody: the connection would simply have no login."""
+    told = {name: value for name, value in BROKERS_LOGIN.items() if name != absent}
+    (refused,) = faults("fanout", **told)
+    assert (refused.code, absent in refused.got) == ("brokers_login_half", True)
+    (only,) = faults("fanout", **{absent: BROKERS_LOGIN[absent]})
+    assert only.code == "brokers_login_half"
+    assert codes("fanout", **BROKERS_LOGIN) == []
 
 
 @pytest.mark.parametrize("absent", list(MTLS)[:4])
@@ -405,7 +424,8 @@ def test_every_refusal_of_a_check_is_on_the_page() -> None:
     folder = Path(config_doc.__file__).parents[1] / "services" / "settings"
     source = "".join((folder / name).read_text() for name in ("checks.py", "reading.py"))
     raised = set(re.findall(r'StartRefused\(\s*"([a-z_]+)"', source))
-    raised |= {"tls_pair_half", "etcd_login_half", "config_obsolete", "store_backend_deprecated"}
+    raised |= {"tls_pair_half", "etcd_login_half", "archive_login_half"}
+    raised |= {"config_obsolete", "store_backend_deprecated"}
     assert raised == set(re.findall(r"`([a-z_]+)`", REFUSALS)) - {"qim"}
 
 

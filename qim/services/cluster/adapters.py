@@ -218,12 +218,15 @@ async def _open_log(
     await log.start()
     opened.gauges.append(log.gauges)
     found: Port = log
-    opened.topic_ids = {topic: await _topic_id(found, topic, loop) for topic in Topic}
+    opened.topic_ids = {topic: await topic_identity(found, topic, loop) for topic in Topic}
     return found
 
 
-async def _topic_id(log: Port, topic: Topic, loop: AbstractEventLoop) -> bytes:
-    """Which creation of the topic this is: the registry keeps it, so that one made anew is noticed by whoever starts."""
+async def topic_identity(log: Port, topic: Topic, loop: AbstractEventLoop) -> bytes:
+    """Which creation of the topic this is: the registry keeps it, so that one made anew is noticed by whoever starts.
+
+    Raises StartRefused where the log doesn't tell.
+    """
     answered: asyncio.Future[Any] = loop.create_future()
     log.submit(ReadEnds(op=0, topic=topic, partition=0), answered.set_result)
     answer = await answered
@@ -254,6 +257,7 @@ async def _open_archive(settings: Settings, loop: AbstractEventLoop, opened: Ope
         "TLS_CA": settings.scylla_tls_ca,
     }
     found = settings_from({f"QIM_SCYLLA_{name}": value or "" for name, value in told.items()})
+    _certificates(settings, "scylla_tls_ca")
     archive = CassandraArchive(found, loop)
     opened.closing(archive.close)
     await archive.start()
@@ -279,6 +283,7 @@ async def open_registry(settings: Settings, loop: AbstractEventLoop, opened: Ope
     from qim.adapters.etcd.connection import EtcdTls
     from qim.adapters.etcd.registry import EtcdRegistry
 
+    _certificates(settings, "etcd_tls_ca", "etcd_tls_cert")
     tls: EtcdTls | None = None
     if settings.etcd_tls_ca or settings.etcd_tls_cert:
         tls = EtcdTls(
@@ -303,6 +308,16 @@ async def open_registry(settings: Settings, loop: AbstractEventLoop, opened: Ope
 
 def _path(text: str | None) -> Path | None:
     return None if text is None else Path(text)
+
+
+def _certificates(settings: Settings, *keys: str) -> None:
+    """Raises StartRefused with the variable and the file, which the client libraries' own errors don't name."""
+    from qim.adapters.tls.pair import read_certificates
+
+    for key in keys:
+        path = getattr(settings, key)
+        if path is not None:
+            read_certificates(Path(path), f"QIM_{key.upper()}")
 
 
 def internal_listener(settings: Settings, role: ServiceRole) -> tuple[tuple[str, int], str] | None:

@@ -1,6 +1,7 @@
 """What the log on Kafka or Redpanda is told, from the settings of a process or of `qim topics`."""
 
 import ssl
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qim.core.contract.params import DEFAULT
@@ -21,7 +22,7 @@ NEEDED = (
 
 
 def log_settings(settings: Settings, role: ServiceRole, *, client_id: str) -> "KafkaSettings":
-    """Everything of NEEDED must be there for this role (settings/checks.py judges that)."""
+    """Everything of NEEDED must be there for this role (settings/checks.py judges that). Raises StartRefused: no such CA."""
     # Here: `qim up` and the commands of a client do without the extra `cluster`.
     from qim.adapters.kafka.settings import KafkaSettings
 
@@ -53,4 +54,10 @@ def log_settings(settings: Settings, role: ServiceRole, *, client_id: str) -> "K
 
 
 def _client_context(ca: str | None) -> ssl.SSLContext | None:
-    return None if ca is None else ssl.create_default_context(cafile=ca)
+    if ca is None:
+        return None
+    # Here: it comes with the extra `cluster`. The library's own error names neither the file nor the variable.
+    from qim.adapters.tls.pair import read_certificates
+
+    read_certificates(Path(ca), "QIM_REDPANDA_TLS_CA")
+    return ssl.create_default_context(cafile=ca)

@@ -17,7 +17,7 @@ from qim.core.ports.registry import LeaseRead, ReadLease, Resource
 from qim.core.retention import RetentionPolicy
 from qim.services.hosting import Deployment
 from qim.services.roles import LEASED, resources
-from qim.services.settings import Settings, parameter_faults
+from qim.services.settings import Settings, parameter_faults, registry_faults
 
 DIGEST: Final = "shared_digest"
 TENANTS: Final = "tenant_retention"
@@ -88,7 +88,7 @@ class Sharing(Struct, frozen=True, kw_only=True):
 
 def share(settings: Settings, *, apply: bool) -> Sharing:
     """Compare, and with ``apply`` write. Raises StartRefused: what may not stand, may not change, or is at work."""
-    for refused in parameter_faults(settings):
+    for refused in (*parameter_faults(settings), *registry_faults(settings)):
         raise refused
     return uvloop.run(_share(settings, apply=apply))
 

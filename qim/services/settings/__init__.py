@@ -4,7 +4,9 @@ from qim.services.settings.checks import (
     check_settings,
     has_internal_tls,
     is_loopback,
+    log_faults,
     parameter_faults,
+    registry_faults,
     require,
 )
 from qim.services.settings.model import Settings
@@ -16,7 +18,9 @@ __all__ = [
     "check_settings",
     "has_internal_tls",
     "is_loopback",
+    "log_faults",
     "parameter_faults",
     "read_settings",
+    "registry_faults",
     "require",
 ]

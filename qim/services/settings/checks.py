@@ -31,7 +31,9 @@ def check_settings(settings: Settings, role: ServiceRole) -> tuple[StartRefused,
         *parameter_faults(settings),
         *_archive(settings, role),
         *_client_tls(settings),
-        *_etcd(settings),
+        *registry_faults(settings),
+        *log_faults(settings),
+        *_archive_login(settings),
         *_internal_tls(settings, role),
         *_secret(settings, role),
         *_advertised(settings, role),
@@ -133,11 +135,36 @@ def _client_tls(settings: Settings) -> Iterator[StartRefused]:
     yield from _pair(settings.tls_cert, settings.tls_key, "QIM_TLS_CERT", "QIM_TLS_KEY")
 
 
-def _etcd(settings: Settings) -> Iterator[StartRefused]:
+def registry_faults(settings: Settings) -> Iterator[StartRefused]:
+    """Half of what is said towards etcd."""
     tls = settings.etcd_tls_cert, settings.etcd_tls_key
     yield from _pair(*tls, "QIM_ETCD_TLS_CERT", "QIM_ETCD_TLS_KEY")
     login = settings.etcd_user, settings.etcd_password
     yield from _pair(*login, "QIM_ETCD_USER", "QIM_ETCD_PASSWORD", "etcd_login_half")
+
+
+def log_faults(settings: Settings) -> Iterator[StartRefused]:
+    """Some of the three that make a login at the brokers: without the mechanism nobody would be told the name."""
+    told = {
+        "QIM_REDPANDA_SASL_MECHANISM": settings.redpanda_sasl_mechanism,
+        "QIM_REDPANDA_SASL_USER": settings.redpanda_sasl_user,
+        "QIM_REDPANDA_SASL_PASSWORD": settings.redpanda_sasl_password,
+    }
+    here = [name for name, value in told.items() if value is not None]
+    absent = [name for name, value in told.items() if value is None]
+    if here and absent:
+        yield StartRefused(
+            "brokers_login_half",
+            here[0],
+            got=f"set without {' and '.join(absent)}",
+            expected="all three or none: half a login must not end in none",
+            command=f"export {absent[0]}=…",
+        )
+
+
+def _archive_login(settings: Settings) -> Iterator[StartRefused]:
+    login = settings.scylla_user, settings.scylla_password
+    yield from _pair(*login, "QIM_SCYLLA_USER", "QIM_SCYLLA_PASSWORD", "archive_login_half")
 
 
 def _pair(
