@@ -54,6 +54,8 @@ USAGE: Final = 2
 INTERRUPTED: Final = 130
 BEFORE_THE_BED: Final = ("bed", "check", "test", "integration", "start")
 """After one of these did not pass nothing else is tried: it would cost an hour and prove nothing."""
+TOLD_TO_PEOPLE: Final = ("check", "test", "integration")
+"""The others' standard output is a report of JSON: it is in the folder."""
 WHY_SHOWN_MAX: Final = 12
 
 
@@ -94,7 +96,9 @@ def run(steps: Steps, plan: Plan, *, keep_going: bool) -> list[StepResult]:
         for why in result.why[:WHY_SHOWN_MAX]:
             say(f"        - {why}")
         if result.status is not Status.PASSED:
-            show_log(steps.folder / f"{name}.log", steps.folder / f"{name}.out")
+            show_log(steps.folder / f"{name}.log")
+            if name in TOLD_TO_PEOPLE:
+                show_log(steps.folder / f"{name}.out")
             ended_early = name in BEFORE_THE_BED and not keep_going
     return results
 
@@ -118,12 +122,11 @@ def carried_out(steps: Steps, name: str) -> StepResult:
         )
 
 
-def show_log(*logs: Path) -> None:
+def show_log(log: Path) -> None:
     """The end of what a step's command wrote."""
-    for log in logs:
-        if text := tail(log):
-            say(f"        … the end of {log}:")
-            say("\n".join(f"        | {line[:300]}" for line in text.splitlines()))
+    if text := tail(log):
+        say(f"        … the end of {log}:")
+        say("\n".join(f"        | {line[:300]}" for line in text.splitlines()))
 
 
 def told_of(

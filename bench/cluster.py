@@ -283,8 +283,8 @@ def main() -> int:
             told["recovery"], text = recovery_table(recovery(args))
             print(text)
     except JarsMissing as missing:
-        say(f"no Kafka here: {missing}")
-        return 1
+        print(f"not measured: {missing}")
+        return 0
     report = json.dumps(told | {"load_after": os.getloadavg()[0]})
     print(report)
     if args.json is not None:
