@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from time import perf_counter
 from typing import Any, Final, Protocol
 
+from qim.adapters.breakage import BROKEN
 from qim.core.ports.observe import Count, Gauge, Measured, StageReached, Violation
 
 INBOX_EVENTS_MAX: Final = 100_000
@@ -170,6 +171,18 @@ class Hosted:
         self._timer_at = None
         if not self._scheduled and not self._stopped:
             self._schedule()
+
+
+def die_of_what_breaks(loop: AbstractEventLoop, observer: Observer) -> None:
+    """Let what an adapter tells as broken end the process as a machine's death does (adapters/breakage.py)."""
+
+    def heard(loop: AbstractEventLoop, context: dict[str, Any]) -> None:
+        loop.default_exception_handler(context)
+        what, error = context.get(BROKEN), context.get("exception")
+        if what is not None and error is not None:
+            observer.died(what, error)
+
+    loop.set_exception_handler(heard)
 
 
 class Runtime:

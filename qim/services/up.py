@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar, cast
 import msgspec
 import uvloop
 
+from qim.adapters import breakage
 from qim.adapters.embedded.data_directory import DataDirectory, DataDirectoryDamaged
 from qim.adapters.embedded.private_valkey import Fsync, PrivateValkey, PrivateValkeyFailed
 from qim.adapters.embedded.server_binary import NoServerBinary
@@ -33,6 +34,7 @@ from qim.services.health import Health
 from qim.services.hosting import AUDIT_SECONDS_MAX
 from qim.services.mending import MendOrder, mended
 from qim.services.observation import LogSink, ProcessObserver
+from qim.services.runtime import die_of_what_breaks
 
 SERVER_FILE: Final = "server.json"
 STDERR: Final = 2
@@ -67,6 +69,7 @@ class UpProcess:
         """From start to exit status."""
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._stop.set)
+        die_of_what_breaks(self._loop, self._observer)
         async with contextlib.AsyncExitStack() as ending:
             ending.callback(self._sink.close)
             server = EmbeddedServer(
@@ -89,7 +92,7 @@ class UpProcess:
         bound = await server.tcp.listen(*self._config.tcp)
         await self._until_serving(server)
         self._say_ready(bound, metrics)
-        watching = asyncio.create_task(self._watch(server))
+        watching = breakage.begin(self._loop, self._watch(server), "the look at the store")
         try:
             await self._stop.wait()
             self._health.ready, self._health.draining = False, True

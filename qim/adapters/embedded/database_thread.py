@@ -7,6 +7,7 @@ What became of a job is never guessed: its exception and everything that was ref
 applied, a commit that failed may still be found durable after a crash (its frames may stand whole in the WAL).
 """
 
+import contextlib
 import queue
 import sqlite3
 import threading
@@ -18,6 +19,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from qim.adapters import breakage
 from qim.adapters.embedded.data_directory import DataDirectoryDamaged
 from qim.core.ports.completion import Failed, FailReason, Unknown
 
@@ -120,6 +122,14 @@ class DatabaseThread:
         await self._loop.run_in_executor(None, self._thread.join, CLOSE_TIMEOUT_S)
 
     def _run(self) -> None:
+        try:
+            self._work_off()
+        except BaseException as error:
+            # Nobody would be answered any more.
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(breakage.tell, self._loop, self._thread.name, error)
+
+    def _work_off(self) -> None:
         ended = False
         while not ended:
             batch: list[Job] = []
@@ -202,9 +212,7 @@ class DatabaseThread:
             except (
                 Exception
             ) as error:  # our own bug; the others of the commit are owed their answers
-                self._loop.call_exception_handler(
-                    {"message": f"{self._thread.name}: an answer was not taken", "exception": error}
-                )
+                breakage.tell(self._loop, f"{self._thread.name}: the taking of an answer", error)
 
 
 def _runs(batch: list[Job]) -> list[list[Job]]:

@@ -23,6 +23,7 @@ from typing import Any, Final
 import hiredis
 from msgspec import Struct
 
+from qim.adapters import breakage
 from qim.adapters.redis.address import StoreAddress
 from qim.adapters.redis.blocking import parse_info
 from qim.adapters.redis.layout import INCARNATION_KEY, Call
@@ -110,8 +111,8 @@ class RedisConnection:
         """Begin connecting; returns at once. Raises StartRefused for TLS files that can't be used."""
         assert self._keeper is None, "opened already"
         self._tls = self._config.address.tls_context()
-        self._keeper = asyncio.get_running_loop().create_task(self._keep_connected())
-        self._keeper.add_done_callback(_say_if_broken)
+        loop = asyncio.get_running_loop()
+        self._keeper = breakage.begin(loop, self._keep_connected(), "the store connection's keeper")
 
     async def ready(self, timeout_ms: int) -> None:
         """Wait for a connection. Raises NotConnected, with the last failure, after ``timeout_ms``."""
@@ -253,7 +254,15 @@ class RedisConnection:
         """Somebody read ``qim:incarnation`` just now (an Open answers it too): another one than before is told at once."""
         before, self.incarnation_key = self.incarnation_key, incarnation_key
         if before and before != incarnation_key:
-            self._on_incarnation_changed(self.run_id, incarnation_key)
+            self._tell_changed()
+
+    def _tell_changed(self) -> None:
+        try:
+            self._on_incarnation_changed(self.run_id, self.incarnation_key)
+        except Exception as error:
+            # Who didn't hear of it would go on with what another incarnation told.
+            what = "telling of another incarnation of the store"
+            breakage.tell(asyncio.get_running_loop(), what, error)
 
     async def _connect(self) -> tuple[ReplyPipeline, bytes, bytes]:
         pipeline: ReplyPipeline | None = None
@@ -308,7 +317,7 @@ class RedisConnection:
         self._connected.set()
         if before and before != self.run_id:
             self.incarnation_key = incarnation_key
-            self._on_incarnation_changed(self.run_id, incarnation_key)
+            self._tell_changed()
         else:
             self.saw_incarnation(incarnation_key)
 
@@ -318,13 +327,6 @@ class RedisConnection:
         self.last_failure = why
         if pipeline is not None:
             pipeline.abort(why)
-
-
-def _say_if_broken(keeper: asyncio.Task[None]) -> None:
-    # it only ends by close(): anything else is our own bug (the callback's too) and must not pass in silence
-    if not keeper.cancelled() and (error := keeper.exception()) is not None:
-        context = {"message": "the store connection's keeper broke", "exception": error}
-        keeper.get_loop().call_exception_handler(context)
 
 
 def _pack(*command: bytes | int | str) -> bytes:

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from qim.adapters import breakage
 from qim.adapters.redis.address import StoreAddress
 from qim.adapters.redis.codec import MalformedReply, decode, encode, run_id_named, too_large
 from qim.adapters.redis.connection import (
@@ -198,15 +199,17 @@ class RedisStore:
         run_id: bytes,
         future: "asyncio.Future[Any]",
     ) -> None:
-        outcome = future.result()
+        outcome, loop = future.result(), future.get_loop()
+        what = f"the answer to {type(request).__name__}"
         if isinstance(outcome, ServerError) and outcome.code == NO_SCRIPT:
-            task = asyncio.get_running_loop().create_task(
-                self._repeat(request, call, answer, run_id)
-            )
+            task = breakage.begin(loop, self._repeat(request, call, answer, run_id), what)
             self._repeats.add(task)
             task.add_done_callback(self._repeats.discard)
             return
-        answer(self._meaning(request, run_id, outcome))
+        try:
+            answer(self._meaning(request, run_id, outcome))
+        except Exception as error:
+            breakage.tell(loop, what, error)
 
     async def _repeat(
         self, request: StoreRequest, call: Call, answer: Answer, run_id: bytes

@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 import uvloop
 from msgspec.structs import replace
 
+from qim.adapters import breakage
 from qim.adapters.http.operator_endpoint import Action, OperatorEndpoint
 from qim.adapters.reporting import Reporting
 from qim.adapters.rpc import ProcessRole, RpcNetwork
@@ -43,7 +44,7 @@ from qim.services.hosting import AUDIT_SECONDS_MAX, Deployment, Hosting, socket_
 from qim.services.moderation import moderation_routes
 from qim.services.observation import LogSink, ProcessObserver
 from qim.services.roles import SERVES, ServiceRole
-from qim.services.runtime import Route, Runtime, wall_ms
+from qim.services.runtime import Route, Runtime, die_of_what_breaks, wall_ms
 from qim.services.settings import Settings
 
 STDERR: Final = 2
@@ -114,6 +115,7 @@ class ServeProcess:
             libraries = LibraryLogs(self._loop, self._log)
             libraries.begin()
             ending.callback(libraries.end)
+            die_of_what_breaks(self._loop, self._observer)
             try:
                 calm = await self._lead(ending)
             except StoppedAtStart:
@@ -267,7 +269,7 @@ class ServeProcess:
     # ------------------------------------------------------------ at work, and the end
 
     async def _until_stopped(self, hosting: Hosting) -> bool:
-        watching = asyncio.create_task(self._watch(hosting))
+        watching = breakage.begin(self._loop, self._watch(hosting), "the look at readiness")
         try:
             await self._stop.wait()
             self._health.ready, self._health.draining = False, True

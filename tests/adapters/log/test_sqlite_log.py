@@ -278,7 +278,7 @@ def test_an_answer_nobody_can_take_is_told_and_spoils_no_other(sqlite: SqliteAsk
         sqlite.log._database.submit(lambda _: None, raises)
         op = asker.start_append(b"a")
     assert sqlite.answers(op)[0].offsets == (0,)
-    assert told == ["qim-log: an answer was not taken"]
+    assert told == ["qim-log: the taking of an answer broke"]
 
 
 # ------------------------------------------------------------ memory and file
