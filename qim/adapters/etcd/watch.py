@@ -7,6 +7,7 @@ seconds later; after each new start everything is told again, since nobody knows
 """
 
 import asyncio
+import logging
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,6 +22,7 @@ from qim.adapters.etcd.connection import CALL_MS, EtcdConnection, NotApplied
 from qim.adapters.etcd.keys import Keys, decode_holder, range_end
 from qim.core.ports.registry import LeaseFreed, LeaseTaken, Peers, Resource, Role
 
+LOG: Final = logging.getLogger(__name__)
 PAUSE_SECONDS_MIN: Final = 0.2
 PAUSE_SECONDS_MAX: Final = 5.0
 
@@ -76,6 +78,10 @@ class Watch:
                     pause = PAUSE_SECONDS_MAX
             except NotApplied:
                 pause = min(pause * 2, PAUSE_SECONDS_MAX)
+            except Exception:
+                # gRPC has more words for a stream that ended than its own errors (an InvalidStateError of a write).
+                LOG.exception("a stream of the watch failed")
+                pause = PAUSE_SECONDS_MAX
             self.up = False
             await asyncio.sleep(pause)
 

@@ -135,7 +135,8 @@ class Outgoing:
                     raise
                 seconds = self._wiring.limits.dial_seconds_max
                 raise TimeoutError(f"no WELCOME within {seconds:g} s") from None
-        except (OSError, PeerRefused, HostileBytes, ValueError, OverflowError) as error:
+        except Exception as error:
+            # Whatever it was: a peer that stayed DIALLING would never be dialled again.
             link.abort()
             self._not_reached(error)
             return

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import uvloop
 
-from qim.adapters.rpc import ProcessRole, RpcLimits, RpcNetwork
+from qim.adapters.rpc import ProcessRole, RpcLimits, RpcNetwork, outgoing
 from qim.adapters.rpc.frames import (
     CONTROL,
     RPC_VERSION,
@@ -116,6 +116,29 @@ def test_who_was_away_is_reached_again(play: Play) -> None:
             assert gateway.told.total("rpc_reconnects") >= 1
             warnings = [line for line in gateway.told.lines if line[1] == "not reached"]
             assert len(warnings) == 1, "a peer that is away is told once, not at every dial"
+
+    play(scenario)
+
+
+def test_a_dial_that_fails_in_a_way_nobody_thought_of_is_tried_again(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = outgoing.connect
+    faults: list[Exception] = []
+
+    async def faulty(*told: Any) -> None:
+        if faults:
+            raise faults.pop()
+        await connect(*told)
+
+    async def scenario() -> None:
+        faults[:] = [RuntimeError("the transport is closed")]
+        async with Process(WRITER) as writer, Process(GATEWAY) as gateway:
+            monkeypatch.setattr(outgoing, "connect", faulty)
+            gateway.say(writer.address, ask(1))
+            await writer.until_heard(1)
+            assert gateway.told.total("rpc_dials_failed") == 1
+            assert "the transport is closed" in gateway.told.text()
 
     play(scenario)
 
