@@ -81,6 +81,8 @@ class Cluster:
         self._copies: dict[str, dict[int, int]] = {}
         self._connections: dict[tuple[Node, Lane], AIOKafkaConnection] = {}
         self._locks: dict[tuple[Node, Lane], asyncio.Lock] = {}
+        self._not_reached: dict[tuple[Node, Lane], float] = {}
+        """When a connection could not be had last (loop time)."""
         self._ending: set[asyncio.Future[None]] = set()
         """Of connections that were cut: done when their sockets are closed."""
         self._last_good: Node | None = None
@@ -268,7 +270,11 @@ class Cluster:
 
     async def _connection(self, node: Node, lane: Lane) -> AIOKafkaConnection:
         key = (node, lane)
+        asked_at = self._loop.time()
         async with self._locks.setdefault(key, asyncio.Lock()):
+            if self._not_reached.get(key, -1.0) >= asked_at:
+                # Else all who wait would try one after the other, and more come than are answered.
+                raise BrokerGone(f"{node}: not reached while this waited", sent=False)
             known = self._connections.get(key)
             if known is not None:
                 if known.connected():
@@ -286,6 +292,7 @@ class Cluster:
                 raise
             except (KafkaError, OSError, TimeoutError, AssertionError) as error:
                 self._cut(made)
+                self._not_reached[key] = self._loop.time()
                 self.want_refresh()
                 hopeless = isinstance(error, NOT_TRUSTED)
                 why = f"{address[0]}:{address[1]}: {error!r}"

@@ -15,6 +15,7 @@ from asyncio import AbstractEventLoop
 from functools import partial
 from typing import Final
 
+from qim.adapters import breakage
 from qim.adapters.kafka.cluster import BrokerGone, Cluster, Lane
 from qim.adapters.kafka.fetch_session import FetchSession
 from qim.adapters.kafka.fetch_wire import AskFetch, FetchedPart, FetchPart
@@ -59,7 +60,7 @@ class Consumer:
 
     def start(self) -> None:
         """The watchdog."""
-        self._watch_task = self._loop.create_task(self._watch())
+        self._watch_task = breakage.begin(self._loop, self._watch(), "the log's watchdog")
 
     async def close(self) -> None:
         """What waits is answered with nothing."""
@@ -216,14 +217,12 @@ class Consumer:
         self._sessions[node] = FetchSession()
         while True:
             wake.clear()
-            wanted = self._wanted(node)
-            if not wanted:
-                await wake.wait()
-                continue
             try:
+                wanted = self._wanted(node)
+                if not wanted:
+                    await wake.wait()
+                    continue
                 served = await self._poll(node, wanted)
-            except asyncio.CancelledError:
-                raise
             except Exception:
                 # All readers of this broker would stand still, unseen, if this task ended.
                 LOG.exception("a poll of broker %d failed", node)

@@ -243,6 +243,9 @@ class Producer:
                 told.update({(names.get(topic, topic), part[0]): part for part in parts})
         except BrokerGone as gone:
             sent = gone.sent
+        except Exception:
+            # An answer that can't be read: its batches may be written. After a pause they are tried again, as any other.
+            LOG.exception("an append request to broker %d failed", node)
         finally:
             del self._nodes_busy[node]
             for line in lines:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from aiokafka.conn import AIOKafkaConnection
 
 from qim.adapters.kafka.append_job import Identity, build
 from qim.adapters.kafka.cluster import BrokerGone, Cluster, Lane, Leader
@@ -314,6 +315,24 @@ def test_a_window_is_bounded_and_a_slow_reader_is_not_read_ahead_for_ever() -> N
     stage.close()
 
 
+def test_a_fault_of_ours_before_a_poll_does_not_end_the_polling(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted, faults = Consumer._wanted, [RuntimeError("a bug")]
+
+    def faulty(consumer: Consumer, node: int) -> Any:
+        if faults:
+            raise faults.pop()
+        return wanted(consumer, node)
+
+    monkeypatch.setattr(Consumer, "_wanted", faulty)
+    seated(stage)
+    assert not faults
+    stage.fetched(batch(b"a", b"b"), end=2, session=8)
+    stage.until(1)
+    assert isinstance(stage.told[0], Fetched)
+
+
 # ------------------------------------------------------------ the view of the cluster
 
 
@@ -372,3 +391,31 @@ def test_a_broker_that_is_not_there_is_surely_not_reached(cluster: Cluster) -> N
     with pytest.raises(BrokerGone) as gone:
         cluster._loop.run_until_complete(cluster.ask(7, Lane.ASK, None))
     assert not gone.value.sent
+
+
+def test_those_who_wait_for_a_broker_that_is_not_reached_are_told_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One after the other, each with a connect's patience, more would come than are answered."""
+    dials: list[None] = []
+
+    async def black_hole(connection: AIOKafkaConnection) -> None:
+        dials.append(None)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(AIOKafkaConnection, "connect", black_hole)
+
+    async def main() -> list[Any]:
+        settings = settings_for("127.0.0.1:1", connect_ms=20)
+        cluster = Cluster(settings, asyncio.get_running_loop(), [NAME])
+        cluster._take(metadata(5, 2))
+        asked = [cluster.ask(2, Lane.ASK, None) for _ in range(50)]
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        with pytest.raises(BrokerGone):
+            await cluster.ask(2, Lane.ASK, None)
+        await cluster.close()
+        return found
+
+    found = asyncio.run(main())
+    assert all(isinstance(one, BrokerGone) and not one.sent for one in found)
+    assert len(dials) == 2, "once for all of them, and once for who came afterwards"
