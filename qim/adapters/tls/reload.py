@@ -37,12 +37,14 @@ class Reloadable(Generic[Material]):
         """Read the files again; False: they are bad, and the old ones stay. Logged and counted either way."""
         try:
             self.current, self.leaves = self._build()
-        except StartRefused as refused:
+        except Exception as refused:
+            # Not StartRefused alone: a full disk or a certificate no library reads must not keep the others from theirs.
+            code = refused.code if isinstance(refused, StartRefused) else "tls_unreadable"
             self._reporting.count("tls_reloads", 1, f"{self._name} refused")
             self._reporting.log(
                 "error",
                 "certificates not reloaded, the old ones stay",
-                {"tls": self._name, "code": refused.code, "why": str(refused)},
+                {"tls": self._name, "code": code, "why": str(refused) or repr(refused)},
             )
             return False
         self._reporting.count("tls_reloads", 1, f"{self._name} done")

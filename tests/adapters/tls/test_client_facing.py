@@ -341,6 +341,33 @@ def test_a_bad_reload_keeps_the_old_pair(
     play(scenario)
 
 
+def test_a_reload_that_no_disk_holds_keeps_the_old_pair_and_the_others_have_their_turn(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reloaded = asyncio.Event()
+
+    class Other:
+        def reload(self) -> bool:
+            reloaded.set()
+            return True
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    async def scenario(gateway: Gateway) -> None:
+        reloaded.clear()
+        reload_on_hangup(asyncio.get_running_loop(), (gateway.tls, Other()))
+        with monkeypatch.context() as patched:
+            patched.setattr(tempfile, "NamedTemporaryFile", full)
+            os.kill(os.getpid(), signal.SIGHUP)
+            async with asyncio.timeout(20):
+                await reloaded.wait()
+        assert gateway.told.counts["tls_reloads", "client-facing refused"] == 1
+        assert "No space left" in gateway.told.text()
+
+    play(scenario)
+
+
 @pytest.mark.parametrize(("spoil", "code"), SPOILS)
 def test_a_start_with_a_bad_pair_is_refused(
     tmp_path: Path, spoil: Callable[[Path], None], code: str
