@@ -66,6 +66,7 @@ class ProcessObserver(Collector):
         self._passed: dict[str, _Passed] = {}
         self._samplers: list[Sampler] = []
         self._sampled: list[Sample] = []
+        self._sampling_failed = False
         self._loop: AbstractEventLoop | None = None
         self.violations: list[tuple[str, str]] = []
         self._heads: dict[tuple[str, str], str] = {}
@@ -172,7 +173,7 @@ class ProcessObserver(Collector):
             done = Event()
             try:
                 loop.call_soon_threadsafe(self._take_samples, done)
-                fresh = done.wait(SAMPLE_SECONDS_MAX)
+                fresh = done.wait(SAMPLE_SECONDS_MAX) and not self._sampling_failed
             except RuntimeError:  # the loop is closed: what was last is all there will be
                 fresh = False
         samples = [*self._sampled]
@@ -182,8 +183,11 @@ class ProcessObserver(Collector):
         return samples
 
     def _take_samples(self, done: Event | None = None) -> None:
+        # Until all of them have told: one that raises leaves the samples of the scrape before.
+        self._sampling_failed = True
         try:
             self._sampled = [one for sampler in self._samplers for one in sampler()]
+            self._sampling_failed = False
         finally:
             if done is not None:
                 done.set()

@@ -329,6 +329,30 @@ def test_gauges_are_read_on_the_loop_and_an_old_scrape_stands_in_for_a_loop_that
     )
 
 
+def test_a_sampler_that_raises_leaves_the_last_scrape_and_says_so(logged: Logged) -> None:
+    observed = observer(logged)
+    faults: list[Exception] = []
+
+    def sampler() -> list[tuple[str, str, float]]:
+        if faults:
+            raise faults[0]
+        return [("queue_depth", "writer.commits", 3.0)]
+
+    async def main() -> list[str]:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: told.append(context["exception"]))
+        observed.sample(sampler, loop)
+        assert "qim_samples_stale 0.0" in await asyncio.to_thread(scraped, observed)
+        faults.append(ValueError("a bug"))
+        return await asyncio.to_thread(scraped, observed)
+
+    told: list[object] = []
+    after = asyncio.run(main())
+    assert told == faults
+    assert 'qim_queue_depth{queue="writer.commits"} 3.0' in after
+    assert "qim_samples_stale 1.0" in after
+
+
 def test_two_samplers_may_tell_the_same(logged: Logged) -> None:
     observed = observer(logged)
     for value in (1.0, 2.0):
