@@ -15,6 +15,7 @@ import json
 import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,11 @@ import msgspec
 
 from chaos.asking import RealAsking
 from chaos.cluster import COUNTS, ChaosCluster, ClusterDeployment
-from chaos.injector import ClusterInjector, Unsupported
+from chaos.injector import ClusterInjector
 from chaos.plan import HEAL_SHARE, MINUTE_MS, with_faults, workload
 from chaos.run import ChaosRun, RunReport
 from chaos.scene import RealScene
-from chaos.storm import Cast, coverage, storm
+from chaos.storm import MAKERS, Cast, coverage, storm, unsupported
 from qim.sim.plan import Plan, Topology, decode_plan, encode_plan
 from qim.sim.told import Told
 from qim.sim.visible import Visible
@@ -50,10 +51,18 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+class WrongUsage(Exception):
+    """What can't be run as asked; the text says what to do."""
+
+
 def planned(args: argparse.Namespace) -> Plan:
-    """From a file, or drawn."""
+    """From a file, or drawn. Raises WrongUsage."""
     if args.plan is not None:
-        return decode_plan(args.plan.read_bytes())
+        return read_plan(args.plan)
+    if not (args.minutes > 0 and args.rate > 0):
+        raise WrongUsage("--minutes and --rate are above 0")
+    if args.only == ["leader_change"] and args.brokers < 3:
+        raise WrongUsage("leader_change needs --brokers 3")
     plan = workload(args.seed, minutes=args.minutes, sends_per_second=args.rate, topology=TOPOLOGY)
     processes = {
         role: tuple(f"{role}-{number}" for number in range(1, count + 1))
@@ -69,6 +78,17 @@ def planned(args: argparse.Namespace) -> Plan:
     )
     until = int(args.minutes * MINUTE_MS * HEAL_SHARE)
     return with_faults(plan, storm(args.seed, cast, until_ms=until, only=tuple(args.only)))
+
+
+def read_plan(path: Path) -> Plan:
+    """A plan as JSON. Raises WrongUsage: no such plan, or a fault that real parts can't have."""
+    try:
+        plan = decode_plan(path.read_bytes())
+    except (OSError, msgspec.MsgspecError) as error:
+        raise WrongUsage(f"{path} is no plan: {error}; `python -m chaos plan` prints one") from None
+    if told := unsupported(plan.faults):
+        raise WrongUsage(f"{path} has faults that real parts can't have: {'; '.join(told)}")
+    return plan
 
 
 async def run_on(cluster: ChaosCluster, plan: Plan, folder: Path) -> RunReport:
@@ -109,9 +129,8 @@ def died(cluster: ChaosCluster) -> list[str]:
     return found
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace, plan: Plan) -> int:
     """The whole command."""
-    plan = planned(args)
     folder = Path(tempfile.mkdtemp(prefix="qim-chaos-"))
     (folder / "plan.json").write_bytes(encode_plan(plan))
     say(f"seed {plan.seed}: {len(plan.operations)} operations, {len(plan.faults)} faults; {folder}")
@@ -128,9 +147,6 @@ def run(args: argparse.Namespace) -> int:
         if not holds:
             say(f"does NOT hold; logs, plan and disks are in {folder}")
         return 0 if holds else 1
-    except Unsupported as error:
-        say(f"chaos: {error}")
-        return 2
     except BaseException:
         keep = True
         say(f"chaos ended early; what there is stands in {folder}")
@@ -149,27 +165,37 @@ def told_of(report: RunReport, broken: list[str]) -> dict[str, Any]:
     return told
 
 
-def main() -> int:
+def main(words: Sequence[str] | None = None) -> int:
     """Exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m chaos",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("what", choices=("run", "plan"))
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("what", choices=("run", "plan"), help="run it, or print the plan alone")
+    parser.add_argument(
+        "--seed", type=int, default=1, help="workload and storm are drawn from it (1)"
+    )
     parser.add_argument("--plan", type=Path, metavar="FILE", help="instead of a seed")
     parser.add_argument("--minutes", type=float, default=2.0, help="of workload (2)")
     parser.add_argument("--rate", type=float, default=10.0, help="sends a second (10)")
     parser.add_argument("--brokers", type=int, default=3, choices=(1, 3), help="of Kafka (3)")
-    parser.add_argument("--only", nargs="+", default=[], metavar="KIND", help="faults by tag")
+    kinds = ", ".join(MAKERS)
+    parser.add_argument(
+        "--only", nargs="+", default=[], choices=MAKERS, metavar="KIND", help=f"of {kinds}"
+    )
     parser.add_argument("--keep", action="store_true", help="leave logs and data")
     parser.add_argument("--json", action="store_true", help="the report on one line")
-    args = parser.parse_args()
+    args = parser.parse_args(words)
+    try:
+        plan = planned(args)
+    except WrongUsage as error:
+        say(f"chaos: {error}")
+        return 2
     if args.what == "plan":
-        print(json.dumps(json.loads(encode_plan(planned(args))), indent=2))
+        print(json.dumps(json.loads(encode_plan(plan)), indent=2))
         return 0
-    return run(args)
+    return run(args, plan)
 
 
 if __name__ == "__main__":

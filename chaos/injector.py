@@ -82,6 +82,11 @@ class ClusterInjector:
             UserActs: self._user_acts,
         }
 
+    @property
+    def kinds(self) -> frozenset[type]:
+        """Faults that can be made to happen."""
+        return frozenset(self._acts)
+
     async def begin(self, fault: Fault) -> End | None:
         """Make it happen. Raises Unsupported."""
         act = self._acts.get(type(fault))

@@ -3,7 +3,7 @@
 One after another with a breath between them, and now and then two at once; each long enough to matter to a lease.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from msgspec import Struct
@@ -211,6 +211,12 @@ NOT_FOR_REAL: Final[dict[str, str]] = {
     "cursor_damaged": "is the device's own file; simulated",
     "twin": "a second device under the same name; simulated and in tests/integration",
 }
+
+
+def unsupported(faults: Iterable[Fault]) -> list[str]:
+    """Kinds among these that can't be done to real parts, each with why."""
+    tags = dict.fromkeys(tag_of(type(fault)) for fault in faults)
+    return [f"{tag}: {NOT_FOR_REAL.get(tag, 'unknown')}" for tag in tags if tag not in MAKERS]
 
 
 def coverage(done: dict[str, int]) -> dict[str, str]:

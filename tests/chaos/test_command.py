@@ -1,0 +1,88 @@
+"""What `python -m chaos` refuses before it starts anything, and that every simulated kind is accounted for."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from chaos.__main__ import main
+from chaos.injector import ClusterInjector
+from chaos.plan import with_faults, workload
+from chaos.storm import MAKERS, NOT_FOR_REAL, coverage
+from qim.core.ports.log import Topic
+from qim.sim.faults import FAULTS, RetentionPasses, WallStep, tag_of
+from qim.sim.plan import decode_plan, encode_plan
+from tests.chaos.test_run_on_up import SMALL
+
+
+def saved(folder: Path, *faults: object) -> str:
+    """A plan in a file."""
+    plan = with_faults(workload(1, minutes=0.1, sends_per_second=1, topology=SMALL), faults)  # type: ignore[arg-type]
+    path = folder / "plan.json"
+    path.write_bytes(encode_plan(plan))
+    return str(path)
+
+
+def test_a_plan_with_a_fault_that_cannot_be_had_starts_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = saved(tmp_path, RetentionPasses(at_ms=1, topic=Topic.OUTBOX, partition=0))
+    assert main(["run", "--plan", path]) == 2
+    told = capsys.readouterr().err
+    assert "retention: must be detected, and ends the run" in told
+
+
+@pytest.mark.parametrize("text", [None, "{", '{"seed": "x"}'])
+def test_a_file_that_is_no_plan(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None
+) -> None:
+    path = tmp_path / "plan.json"
+    if text is not None:
+        path.write_text(text)
+    assert main(["plan", "--plan", str(path)]) == 2
+    assert f"{path} is no plan" in capsys.readouterr().err
+
+
+def test_a_plan_is_printed_as_it_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = saved(tmp_path, WallStep(at_ms=1, node="writer-1", by_ms=5))
+    assert main(["plan", "--plan", path]) == 0
+    printed = capsys.readouterr().out
+    assert decode_plan(printed.encode()) == decode_plan(Path(path).read_bytes())
+
+
+@pytest.mark.parametrize("words", [["--minutes", "0"], ["--rate", "-1"]])
+def test_numbers_that_make_no_run(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", *words]) == 2
+    assert "above 0" in capsys.readouterr().err
+
+
+def test_a_leader_is_only_changed_among_several(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--only", "leader_change", "--brokers", "1"]) == 2
+    assert "--brokers 3" in capsys.readouterr().err
+
+
+def test_a_kind_that_nobody_knows_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["plan", "--only", "crahs"])
+    assert ended.value.code == 2
+    assert "crash" in capsys.readouterr().err
+
+
+def test_only_the_kinds_asked_for_are_drawn(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--only", "crash", "wall_step", "--minutes", "2"]) == 0
+    faults = json.loads(capsys.readouterr().out)["faults"]
+    assert {one["type"] for one in faults} == {"crash", "wall_step"}
+
+
+def test_every_simulated_kind_is_done_for_real_or_said_why_not() -> None:
+    tags = {tag_of(kind) for kind in FAULTS}
+    assert tags == set(MAKERS) | set(NOT_FOR_REAL)
+    assert not set(MAKERS) & set(NOT_FOR_REAL)
+    injector = ClusterInjector(None, say=print)  # type: ignore[arg-type]
+    assert {tag_of(kind) for kind in injector.kinds} == set(MAKERS)
+    told = coverage({"crash": 3})
+    assert told["crash"] == "3 times"
+    assert told["pause"] == "not in this run"
+    assert told["retention"] == NOT_FOR_REAL["retention"]
