@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qim.adapters.embedded.data_directory import DataDirectory
-from qim.cli.arguments import UsageError, default_data
+from qim.cli.arguments import UsageError, default_data, server
 from qim.cli.command import Subparsers, add_command
 from qim.cli.data_files import NotRunning, running_server
 from qim.cli.exit_codes import Exit
 from qim.cli.output import print_json
+from qim.cli.serve import ROLES
 
 if TYPE_CHECKING:
     from qim.services.doctor.findings import Finding
@@ -59,10 +60,11 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def _process(text: str) -> tuple[str, str]:
-    role, equals, address = text.partition("=")
-    if not equals or not role or not address.rpartition(":")[2].isdigit():
-        raise argparse.ArgumentTypeError(f"expected ROLE=HOST:PORT, got {text!r}")
-    return role, address
+    role, equals, place = text.partition("=")
+    if not equals or role not in ROLES:
+        roles = ", ".join(ROLES)
+        raise argparse.ArgumentTypeError(f"expected ROLE=HOST:PORT, ROLE of {roles}; got {text!r}")
+    return role, server(place)
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -2,8 +2,10 @@
 
 import json
 import os
+import threading
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -117,6 +119,32 @@ def test_nobody_at_the_address_is_a_failure_that_says_how_to_name_another(
     assert "--process writer=HOST:PORT" in one.do
 
 
+def test_a_process_of_another_role_is_not_taken_for_the_one_that_is_looked_for(
+    process: Process,
+) -> None:
+    (one,) = examined("mailbox", process.endpoint.address)
+    assert (one.state, "is a writer" in one.found) == (State.FAIL, True)
+    assert "--process mailbox=HOST:PORT" in one.do
+
+
+@pytest.mark.parametrize("body", [b"hello", b"[1]"])
+def test_a_stranger_at_the_address_is_told_as_one(body: bytes) -> None:
+    class Stranger(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Nothing on the tests' output."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Stranger) as serving:
+        threading.Thread(target=serving.serve_forever, daemon=True).start()
+        (one,) = examined("writer", f"127.0.0.1:{serving.server_address[1]}")
+        serving.shutdown()
+    assert (one.state, "something else" in one.found) == (State.FAIL, True)
+
+
 def test_clocks_that_stand_apart_are_seen_in_the_date(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,6 +252,47 @@ def test_a_configuration_with_faults_is_what_it_says(
     assert "redis_adr" in one["found"]
 
 
+WHOLE = """\
+metrics_listen = "127.0.0.1:1"
+gateway_listen = "127.0.0.1:1"
+redpanda_brokers = "127.0.0.1:1"
+outbox_topic = "o"
+dispatch_topic = "d"
+outbox_recovery_window_ms = 1
+dispatch_recovery_window_ms = 1
+scylla_hosts = "127.0.0.1"
+scylla_keyspace = "qim"
+scylla_dc = "dc1"
+scylla_rf = 3
+"""
+
+
+def test_servers_are_not_looked_at_with_a_configuration_that_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every fault is told, and no adapter is opened with half of what it needs."""
+    from qim.services.doctor import cluster
+
+    monkeypatch.setattr(cluster, "open_adapters", None)
+    config = tmp_path / "qim.toml"
+    kept = [line for line in WHOLE.splitlines() if not line.startswith(("outbox_t", "dispatch_t"))]
+    config.write_text("\n".join([*kept, 'etcd_user = "x"']))
+    assert main(["doctor", "--config", str(config), "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)["findings"]
+    told = " ".join(one["found"] for one in found)
+    for name in ("QIM_OUTBOX_TOPIC", "QIM_DISPATCH_TOPIC", "QIM_ETCD_USER"):
+        assert name in told
+    looked = [one for one in found if one["subject"].startswith("start-up checks")]
+    assert [one["found"] for one in looked] == ["not looked at"] * 2
+
+
+def test_a_role_that_nobody_knows_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor", "--cluster", "--process", "writter=127.0.0.1:9101"])
+    assert ended.value.code == 2
+    assert "ROLE of gateway, writer" in capsys.readouterr().err
+
+
 def test_servers_that_are_not_there_are_named_each_with_its_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,7 +310,7 @@ def test_servers_that_are_not_there_are_named_each_with_its_command(
 
     monkeypatch.setattr(cluster, "open_adapters", nobody)
     config = tmp_path / "qim.toml"
-    config.write_text('metrics_listen = "127.0.0.1:1"\ngateway_listen = "127.0.0.1:1"\n')
+    config.write_text(WHOLE)
     assert main(["doctor", "--config", str(config), "--json"]) == 1
     found = json.loads(capsys.readouterr().out)["findings"]
     subjects = {one["subject"].split(" at ")[0]: one for one in found}

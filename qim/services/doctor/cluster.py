@@ -62,7 +62,8 @@ def _configuration(settings: Settings) -> Iterator[Finding]:
     told: dict[str, Finding] = {}
     for role in _roles(settings):
         for fault in check_settings(settings, role):
-            told.setdefault(fault.code, refused(f"configuration of {role}", fault))
+            same = str(fault).replace(f" for {role}", "")
+            told.setdefault(same, refused(f"configuration of {role}", fault))
     yield from told.values() or [ok("configuration", "no fault for any role")]
 
 
@@ -70,6 +71,10 @@ async def _servers(settings: Settings, *, deep: bool, tiered: bool) -> list[Find
     found: list[Finding] = []
     roles = [ServiceRole.AUDITOR, *([ServiceRole.ARCHIVER] if tiered else [])]
     for role in roles:
+        if any(check_settings(settings, role)):
+            do = "mend the configuration first: qim config check"
+            found.append(fail(f"start-up checks ({_LOOKS_AT[role]})", "not looked at", do))
+            continue
         try:
             opened = await _opened(settings, role)
         except StartRefused as error:

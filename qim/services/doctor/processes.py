@@ -55,7 +55,10 @@ def asked(address: str, path: str) -> Answer:
         raise Silent(f"{type(error).__name__}: {error}") from None
     finally:
         connection.close()
-    told = email.utils.parsedate_to_datetime(answer.headers["Date"]).timestamp()
+    date = answer.headers["Date"]
+    if date is None:
+        raise Silent("something answers, and it is no process of Q-IM")
+    told = email.utils.parsedate_to_datetime(date).timestamp()
     # The Date is cut to its second: half of it is the best guess.
     return Answer(status=answer.status, body=body, apart=told + 0.5 - middle)
 
@@ -85,14 +88,29 @@ def examined(name: str, address: str) -> Iterator[Finding]:
             "shards-not-serving",
         )
         return
-    yield from _alive(subject, live, ready)
+    told = _details(ready.body)
+    role = None if told is None else told.get("role", name)
+    if told is None or role != name:
+        what = f"a {role}" if told is not None else f"something else: {ready.body[:80]!r}"
+        do = f"name where it is with --process {name}=HOST:PORT"
+        yield fail(subject, f"what answers there is {what}", do, "shards-not-serving")
+        return
+    yield from _alive(subject, live, ready, told)
     yield from clock(subject, ready.apart)
     if metrics.status == 200:
         yield from judged(subject, samples_of(metrics.body))
 
 
-def _alive(subject: str, live: Answer, ready: Answer) -> Iterator[Finding]:
-    told: dict[str, Any] = json.loads(ready.body)
+def _details(body: str) -> dict[str, Any] | None:
+    """What /readyz says beside its status; None where it isn't one of ours."""
+    try:
+        told = json.loads(body)
+    except ValueError:
+        return None
+    return told if isinstance(told, dict) else None
+
+
+def _alive(subject: str, live: Answer, ready: Answer, told: Mapping[str, Any]) -> Iterator[Finding]:
     if live.status != 200:
         yield fail(
             subject, "a machine of it died", "read its last log lines, restart it", "violations"
