@@ -28,6 +28,7 @@ from qim.adapters.redis.outcomes import (
     CallFailed,
     NotConnected,
     NotSent,
+    ReplyLost,
     ServerError,
     StoreResetError,
     TooManyInFlight,
@@ -124,14 +125,24 @@ class RedisStore:
         store = cls(config, on_reset=on_reset, roles=roles)
         store.connection.open()
         try:
-            await store._ready(ready_timeout_ms)
-            store.waived = await check_server(
-                store.connection, config.address, unsafe_dev=unsafe_dev
-            )
+            await store._checked(ready_timeout_ms, unsafe_dev=unsafe_dev)
         except BaseException:
             await store.close()
             raise
         return store
+
+    async def _checked(self, timeout_ms: int, *, unsafe_dev: bool) -> None:
+        """Connected and judged; a connection that is lost between the two is waited for again, until time is up."""
+        loop, address = asyncio.get_running_loop(), self._config.address
+        deadline = loop.time() + timeout_ms / 1000
+        while True:
+            await self._ready(max(READY_LOOK_MS, int((deadline - loop.time()) * 1000)))
+            try:
+                self.waived = await check_server(self.connection, address, unsafe_dev=unsafe_dev)
+                return
+            except (NotConnected, ReplyLost) as lost:
+                if loop.time() >= deadline:
+                    raise NotConnected(f"{address}: lost while it was looked at: {lost}") from None
 
     async def _ready(self, timeout_ms: int) -> None:
         """Wait for the connection, but not for a server that will never do."""
@@ -206,10 +217,8 @@ class RedisStore:
             self._repeats.add(task)
             task.add_done_callback(self._repeats.discard)
             return
-        try:
+        with breakage.telling(loop, what):
             answer(self._meaning(request, run_id, outcome))
-        except Exception as error:
-            breakage.tell(loop, what, error)
 
     async def _repeat(
         self, request: StoreRequest, call: Call, answer: Answer, run_id: bytes

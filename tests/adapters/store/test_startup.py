@@ -161,6 +161,22 @@ def test_a_server_whose_lua_compares_otherwise_is_refused(unsafe_dev: bool) -> N
     assert refused.code == "redis_comparison"
 
 
+class GoneOnce(StandIn):
+    """Ends the connection at its first question about settings."""
+
+    def answer(self, words: list[bytes]) -> bytes:
+        if words[0] == b"CONFIG" and len(self.connections) == 1:
+            raise ConnectionResetError
+        return super().answer(words)
+
+
+def test_a_server_that_goes_away_while_it_is_looked_at_is_looked_at_again() -> None:
+    server = GoneOnce(info_text=info())
+    # The stand-in's Lua is none: that it comes to be judged shows that the look was taken again.
+    assert stood_in(server).code == "redis_comparison"
+    assert len(server.connections) == 2
+
+
 def test_an_info_without_a_run_is_no_server_to_talk_to() -> None:
     async def main() -> None:
         async with standing_in(StandIn(info_text=info(run_id=""))) as address:
