@@ -6,7 +6,8 @@ told here, by the loop's exception handler, and whoever runs the process ends it
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 BROKEN: Final = "qim_broken"
@@ -16,6 +17,15 @@ BROKEN: Final = "qim_broken"
 def tell(loop: asyncio.AbstractEventLoop, what: str, error: BaseException) -> None:
     """``what`` can't go on; on the loop."""
     loop.call_exception_handler({"message": f"{what} broke", "exception": error, BROKEN: what})
+
+
+@contextmanager
+def telling(loop: asyncio.AbstractEventLoop, what: str) -> Iterator[None]:
+    """Around what a callback does: its error is told and goes no further."""
+    try:
+        yield
+    except Exception as error:
+        tell(loop, what, error)
 
 
 def begin(

@@ -272,7 +272,7 @@ class Cluster:
         key = (node, lane)
         asked_at = self._loop.time()
         async with self._locks.setdefault(key, asyncio.Lock()):
-            if self._not_reached.get(key, -1.0) >= asked_at:
+            if self._not_reached.get(key, asked_at) > asked_at:
                 # Else all who wait would try one after the other, and more come than are answered.
                 raise BrokerGone(f"{node}: not reached while this waited", sent=False)
             known = self._connections.get(key)

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from aiokafka.protocol.transaction import InitProducerIdRequest
 
+from qim.adapters import breakage
 from qim.adapters.kafka.append_job import Answer, AppendJob, Identity, sequence_after
 from qim.adapters.kafka.cluster import BrokerGone, Cluster, Lane
 from qim.adapters.kafka.outcomes import Outcome, outcome_of, why_failed
@@ -171,8 +172,11 @@ class Producer:
 
     def _pump(self) -> None:
         self._pumping = False
-        if self._stopped:
-            return
+        if not self._stopped:
+            with breakage.telling(self._loop, "the sending of appends"):
+                self._send_ready()
+
+    def _send_ready(self) -> None:
         now = self._loop.time()
         ready: dict[int, list[_Line]] = {}
         stuck = False

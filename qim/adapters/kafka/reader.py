@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from qim.adapters import breakage
 from qim.adapters.kafka.cluster import BrokerGone, Cluster, Lane
 from qim.adapters.kafka.fetch_wire import AskFetch, FetchedPart, FetchPart
 from qim.adapters.kafka.record_batches import BatchesBroken, Decoded, decode
@@ -137,8 +138,11 @@ class Reader:
 
     def _pump(self) -> None:
         self._pumping = False
-        if self._closed:
-            return
+        if not self._closed:
+            with breakage.telling(self._loop, "the sending of reads"):
+                self._send_ready()
+
+    def _send_ready(self) -> None:
         now = self._loop.time()
         reads: dict[int, dict[tuple[str, int], _Read]] = {}
         rest: list[_Read] = []

@@ -257,12 +257,10 @@ class RedisConnection:
             self._tell_changed()
 
     def _tell_changed(self) -> None:
-        try:
+        # Who doesn't hear of it would go on with what another incarnation told.
+        what = "telling of another incarnation of the store"
+        with breakage.telling(asyncio.get_running_loop(), what):
             self._on_incarnation_changed(self.run_id, self.incarnation_key)
-        except Exception as error:
-            # Who didn't hear of it would go on with what another incarnation told.
-            what = "telling of another incarnation of the store"
-            breakage.tell(asyncio.get_running_loop(), what, error)
 
     async def _connect(self) -> tuple[ReplyPipeline, bytes, bytes]:
         pipeline: ReplyPipeline | None = None

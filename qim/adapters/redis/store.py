@@ -54,6 +54,7 @@ Answer = Callable[[Any], None]
 
 READY_TIMEOUT_MS: Final = 10_000
 READY_LOOK_MS: Final = 250
+LOOK_AGAIN_SECONDS: Final = 0.05
 BOTH: Final = (StoreRole.MESSAGE, StoreRole.MAILBOX)
 
 # Errors after which the script surely wrote nothing: the server refuses them before the first write.
@@ -143,6 +144,8 @@ class RedisStore:
             except (NotConnected, ReplyLost) as lost:
                 if loop.time() >= deadline:
                     raise NotConnected(f"{address}: lost while it was looked at: {lost}") from None
+            # The connection hears of its own end on a later turn of the loop.
+            await asyncio.sleep(LOOK_AGAIN_SECONDS)
 
     async def _ready(self, timeout_ms: int) -> None:
         """Wait for the connection, but not for a server that will never do."""

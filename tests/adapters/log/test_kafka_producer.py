@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch
 
+from qim.adapters import breakage
 from qim.adapters.kafka.cluster import BrokerGone, Leader
 from qim.adapters.kafka.outcomes import Outcome, outcome_of
 from qim.adapters.kafka.producer import Producer
@@ -325,6 +326,21 @@ def test_a_fault_of_ours_leaves_the_doubt(stage: Stage) -> None:
     stage.later()
     stage.gone(sent=False)
     assert stage.answers[op] == Unknown(op=op)
+
+
+def test_appends_that_cannot_be_sent_for_a_fault_of_ours_end_the_process(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def faulty(producer: Producer, lines: object) -> None:
+        raise RuntimeError("a bug")
+
+    broken: list[object] = []
+    stage.loop.set_exception_handler(lambda _, told: broken.append(told.get(breakage.BROKEN)))
+    with monkeypatch.context() as patched:
+        patched.setattr(Producer, "_first", faulty)
+        stage.append(b"a")
+        stage.settle()
+    assert broken == ["the sending of appends"]
 
 
 def test_a_topic_made_anew_gets_nothing(stage: Stage) -> None:
