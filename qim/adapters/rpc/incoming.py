@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 SORRY_LINGER_SECONDS: Final = 1.0
 ANSWER_BYTES_MAX: Final = 16 << 20
-"""Unsent answers on an accepted connection (ADMIN alone gets any there)."""
+"""Unsent answers on an accepted connection: PONGs, and what ADMIN alone is answered there."""
 
 
 class Refusal(Exception):
@@ -108,6 +108,8 @@ class Incoming(asyncio.Protocol):
             self._message(payload)
         elif kind is Control.PING:
             assert self._transport is not None
+            if self._transport.get_write_buffer_size() > ANSWER_BYTES_MAX:
+                raise HostileBytes("deaf", "it asks on and on and takes no answer")
             self._transport.write(clock_frame(Control.PONG, read_clock(payload)))
         else:
             raise HostileBytes("unexpected", f"a dialler said {kind.name}")

@@ -9,12 +9,13 @@ import msgspec
 import pytest
 import uvloop
 
-from qim.adapters.rpc import ProcessRole, RpcLimits, RpcNetwork, outgoing
+from qim.adapters.rpc import ProcessRole, RpcLimits, RpcNetwork, incoming, outgoing
 from qim.adapters.rpc.frames import (
     CONTROL,
     RPC_VERSION,
     Control,
     Hello,
+    clock_frame,
     control_kind,
     frame,
     hello_frame,
@@ -262,6 +263,25 @@ def test_pings_keep_a_silent_pair_together(play: Play) -> None:
                 lambda: sum(one[0] == "rpc_ping_seconds" for one in gateway.told.observed) >= 3
             )
             assert gateway.gauge("rpc_peers_open") == 1 and not gateway.told.lines
+
+    play(scenario)
+
+
+def test_a_dialler_that_takes_no_answers_is_refused(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(incoming, "ANSWER_BYTES_MAX", 1_000)
+
+    async def scenario() -> None:
+        async with Process(WRITER) as writer:
+            peer = await RawConnection.dial(writer.address)
+            assert await peer.greet("gateway", "127.0.0.1:9") is Control.WELCOME
+            questions = clock_frame(Control.PING, 1) * 10_000
+            with contextlib.suppress(ConnectionError):
+                while not writer.told.total("rpc_refused"):
+                    await peer.send(questions)
+            await writer.told.until(lambda: writer.told.counts.get(("rpc_refused", "deaf")))
+            peer.close()
 
     play(scenario)
 
