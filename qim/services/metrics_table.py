@@ -134,7 +134,7 @@ _GAUGES: Final[tuple[Row, ...]] = (
     ("webhook_notices_failed", "messages", "", "after-send notices sent in vain; not sent again", "moderation"),
     ("webhook_notices_dropped", "messages", "", "after-send notices never sent: no room, or the process ended", "moderation"),
     ("log_lines_dropped", "lines", "", "log lines nobody will read: their reader lags"),
-    ("samples_stale", "yes or no", "", "1: the event loop did not come to answer, gauges are those of the last scrape", "event-loop"),
+    ("samples_stale", "yes or no", "", "1: the event loop did not come to answer or a gauge could not be read, gauges are those of the last scrape", "event-loop"),
     ("process_start_seconds", "seconds", "", "wall time of the start, seconds since 1970"),
     ("store_connected", "yes or no", "store", "the connection to the hot store stands", "store-unreachable"),
     ("store_calls_inflight", "calls", "store", "calls sent and not answered", "queue-full"),
