@@ -30,6 +30,8 @@ STORES = (
     pytest.param("redis", marks=ON_SERVERS),
     pytest.param("redis-locale", marks=ON_SERVERS),
 )
+SERVERS = STORES[1:]
+"""Real ones: what only a server can do is asked of these alone, by indirect parameters."""
 
 
 class Stores:

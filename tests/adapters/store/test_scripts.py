@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from qim.adapters.redis import codec, scripts
+from tests.adapters.store.conftest import SERVERS
 from tests.adapters.store.samples import KINDS, sample
-from tests.adapters.store.servers import Store
+from tests.adapters.store.servers import ServerStore, Store
 
 SELF_TEST = "comparison_self_test"
 
@@ -57,10 +58,12 @@ def test_a_package_without_scripts_says_so(monkeypatch: pytest.MonkeyPatch, tmp_
     assert scripts.scripts_folder() == beside
 
 
-def test_a_server_says_when_it_forgot_a_script(store: Store) -> None:
-    """NOSCRIPT is what the adapter loads and repeats on; a script never half runs because of it."""
-    if not hasattr(store, "client"):
-        pytest.skip("the simulated keyspace holds compiled scripts; its world plays NOSCRIPT")
+@pytest.mark.parametrize("store", SERVERS, indirect=True)
+def test_a_server_says_when_it_forgot_a_script(store: ServerStore) -> None:
+    """NOSCRIPT is what the adapter loads and repeats on; a script never half runs because of it.
+
+    The simulated keyspace holds compiled scripts: its world plays NOSCRIPT.
+    """
     store.client.script_flush()
     with pytest.raises(Exception, match="No matching script"):
         store.raw(*codec.encode(sample(KINDS[0])))
