@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from qim.adapters.http.operator_endpoint import OperatorEndpoint
+from qim.adapters.http import operator_endpoint
+from qim.adapters.http.operator_endpoint import OperatorEndpoint, comes_from_here
 from qim.core.contract.invariants import Invariant
 from qim.services.observation import LogSink, ProcessObserver
 from tests.services.hand_loop import HandLoop
@@ -42,6 +43,7 @@ class Operated:
                 "/late": self._late,
                 "/broken": self._broken,
             },
+            orders={"/mend": lambda body: {"took": body.decode()}},
         )
 
     def _slow(self) -> dict[str, object]:
@@ -55,12 +57,14 @@ class Operated:
     def _broken(self) -> dict[str, object]:
         raise RuntimeError("the loop is closed")
 
-    def ask(self, path: str, method: str = "GET") -> tuple[int, str, str]:
-        """Status, content type, body."""
+    def ask(
+        self, path: str, method: str = "GET", body: bytes | None = None, kind: str = ""
+    ) -> tuple[int, str, str]:
+        """Status, content type, body; ``kind`` of the body that is sent."""
         host, _, port = self.endpoint.address.rpartition(":")
         connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=30)
         try:
-            connection.request(method, path)
+            connection.request(method, path, body, {"Content-Type": kind} if kind else {})
             answer = connection.getresponse()
             return answer.status, answer.getheader("Content-Type", ""), answer.read().decode()
         finally:
@@ -130,6 +134,42 @@ def test_actions_are_posted(operated: Operated) -> None:
     status, _, body = operated.ask("/broken", "POST")
     assert status == 503
     assert "the loop is closed" in json.loads(body)["error"]
+
+
+def test_an_order_says_that_it_is_json(operated: Operated) -> None:
+    """What a page in somebody's browser can't send to another host unasked."""
+    status, _, told = operated.ask("/mend", "POST", b"{}", "application/json")
+    assert (status, json.loads(told)) == (200, {"took": "{}"})
+    assert operated.ask("/mend", "POST", b"{}", "text/plain")[0] == 400
+    assert operated.ask("/mend", "POST", b"x" * 70_000, "application/json")[0] == 400
+
+
+def test_an_order_comes_from_this_machine(
+    operated: Operated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The endpoint has no password and may be shown to a network for its metrics: nothing is mended from there."""
+    monkeypatch.setattr(operator_endpoint, "comes_from_here", lambda here, there: False)
+    status, _, told = operated.ask("/mend", "POST", b"{}", "application/json")
+    assert (status, "this machine alone" in told) == (403, True)
+    assert operated.ask("/metrics")[0] == 200
+    assert operated.ask("/audit", "POST")[0] == 200, "which only looks"
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "near"),
+    [
+        ("127.0.0.1", "127.0.0.1", True),
+        ("0.0.0.0", "127.8.9.1", True),
+        ("::1", "::1", True),
+        ("::", "::ffff:127.0.0.1", True),
+        ("10.0.0.7", "10.0.0.7", True),
+        ("10.0.0.7", "10.0.0.8", False),
+        ("fe80::1", "fe80::2%eth0", False),
+        ("::", "::ffff:10.0.0.8", False),
+    ],
+)
+def test_who_is_on_this_machine(here: str, there: str, near: bool) -> None:
+    assert comes_from_here(here, there) is near
 
 
 def test_an_unknown_path_names_those_that_are_known(operated: Operated) -> None:

@@ -3,6 +3,7 @@
 A scrape must answer while the event loop is busy or stuck, so it doesn't run on it.
 """
 
+import ipaddress
 import json
 from collections.abc import Callable, Iterable, Mapping
 from socket import AF_INET6
@@ -26,6 +27,16 @@ JSON_TYPE = "application/json"
 """An order must say that it is JSON: a page in somebody's browser can't send that to another host unasked."""
 
 
+_NEAR = "qim.near"
+
+
+def comes_from_here(here: str, there: str) -> bool:
+    """Whether a peer is on this machine, by both ends of its connection; IPv4 may stand in an IPv6 address."""
+    address = ipaddress.ip_address(there.partition("%")[0])
+    mapped = getattr(address, "ipv4_mapped", None)
+    return here == there or bool((mapped or address).is_loopback)
+
+
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
     request_queue_size = 64
@@ -44,6 +55,11 @@ class _Server6(_Server):
 
 class _Handler(WSGIRequestHandler):
     timeout = REQUEST_TIMEOUT_SECONDS
+
+    def get_environ(self) -> dict[str, Any]:
+        """As the base does, and whether the caller is on this machine."""
+        here, there = self.connection.getsockname()[0], self.client_address[0]
+        return super().get_environ() | {_NEAR: comes_from_here(here, there)}
 
     def log_message(self, format: str, *args: Any) -> None:
         """Scrapes are not news."""
@@ -115,7 +131,12 @@ class OperatorEndpoint:
     def _order(
         self, order: Order, environ: dict[str, Any], start_response: Callable[..., Any]
     ) -> Iterable[bytes]:
-        """An action with a body; ValueError of ``order`` is the caller's fault."""
+        """An action with a body, for callers on this machine; ValueError of ``order`` is the caller's fault."""
+        if not environ[_NEAR]:
+            # There is no password here, and an order changes data: whoever may, has a login on this machine.
+            start_response("403 Forbidden", [("Content-Type", JSON_TYPE)])
+            told = f"orders are taken from this machine alone, not from {environ['REMOTE_ADDR']}"
+            return [json.dumps({"error": told}).encode() + b"\n"]
         size = environ.get("CONTENT_LENGTH") or "0"
         refused = ""
         if environ.get("CONTENT_TYPE", "").partition(";")[0].strip() != JSON_TYPE:
