@@ -40,9 +40,13 @@ def add_parser(subparsers: Subparsers) -> None:
         examples=EXAMPLES,
         more=MORE,
     )
-    schema.add_argument("action", choices=("create", "check", "print"))
+    schema.add_argument(
+        "action",
+        choices=("create", "check", "print"),
+        help="make what is missing, judge, or print the CQL",
+    )
     schema.add_argument("--hosts", metavar="HOST[:PORT],…", help="contact points")
-    schema.add_argument("--keyspace", metavar="NAME")
+    schema.add_argument("--keyspace", metavar="NAME", help="where the tables are")
     schema.add_argument("--dc", metavar="NAME", help="the local data centre")
     schema.add_argument("--rf", type=count, metavar="N", help="replicas in it (default: 3)")
     schema.add_argument("--consistency", metavar="LEVEL", help="LOCAL_QUORUM (default) or stronger")

@@ -14,6 +14,8 @@ from qim.cli.output import say
 from qim.client import ClientTlsUnusable, LocalStoreUnusable, NotConnected, SendFailed
 from qim.core.contract.errors import ERROR_MEANINGS, ErrorCode
 
+CLUSTER_LIBRARIES = ("aetcd", "aiohttp", "aiokafka", "cassandra", "cryptography", "grpc", "hdrh")
+"""What the extra `cluster` brings."""
 Run = Callable[[argparse.Namespace], int]
 Subparsers = Any
 """argparse's own type of it is private."""
@@ -56,6 +58,11 @@ def run_command(args: argparse.Namespace) -> int:
         return _told(args, str(error), Exit.UNREACHABLE)
     except NotConnected as error:
         return _told(args, str(error), Exit.FAILED if error.refused else Exit.UNREACHABLE)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in CLUSTER_LIBRARIES:
+            raise
+        text = f"{error}: install the servers' clients with pip install 'qim[cluster]'"
+        return _told(args, text, Exit.USAGE)
     except TimeoutError:
         text = "no answer in time; what was asked for may have been done, or be done later"
         return _told(args, text, Exit.UNREACHABLE)

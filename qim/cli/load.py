@@ -49,7 +49,7 @@ def add_parser(subparsers: Subparsers) -> None:
     where.add_argument(
         "--server", type=server, action="append", metavar="HOST:PORT", help="a gateway; repeatable"
     )
-    where.add_argument("--tenant", default="default")
+    where.add_argument("--tenant", default="default", help="of all users (default)")
     what = parser.add_argument_group("what")
     what.add_argument("--rate", type=seconds, default=100.0, help="messages a second (100)")
     what.add_argument("--seconds", type=seconds, default=30.0, help="measured (30)")
@@ -58,16 +58,22 @@ def add_parser(subparsers: Subparsers) -> None:
         "--settle", type=seconds, default=60.0, help="seconds to wait afterwards (60)"
     )
     what.add_argument("--users", type=count, default=100, help="one device each (100)")
-    what.add_argument("--first-user", type=count, default=1_000_001, metavar="ID")
-    what.add_argument("--body", type=count, default=200, metavar="BYTES")
-    what.add_argument("--groups", type=int, default=0, metavar="N")
-    what.add_argument("--group-size", type=int, default=10, metavar="N")
+    what.add_argument(
+        "--first-user", type=count, default=1_000_001, metavar="ID", help="and those behind it"
+    )
+    what.add_argument("--body", type=count, default=200, metavar="BYTES", help="of a message (200)")
+    what.add_argument("--groups", type=int, default=0, metavar="N", help="made before the load (0)")
+    what.add_argument(
+        "--group-size", type=int, default=10, metavar="N", help="members of each (10)"
+    )
     what.add_argument("--group-share", type=float, default=0.0, help="of the messages, 0 to 1")
     heavy = parser.add_argument_group("hardship")
     heavy.add_argument("--reconnects", type=float, default=0.0, help="streams cut a second")
     heavy.add_argument("--storms", type=int, default=0, help="times that all are cut at once")
     heavy.add_argument("--slow", type=int, default=0, help="devices that stop reading at times")
-    heavy.add_argument("--slow-seconds", type=seconds, default=5.0)
+    heavy.add_argument(
+        "--slow-seconds", type=seconds, default=5.0, help="each time for so long (5)"
+    )
     heavy.add_argument(
         "--late-ms",
         type=seconds,

@@ -58,14 +58,14 @@ log is refused (--force all the same).
 def add_parsers(subparsers: Subparsers) -> None:
     """Register the three commands."""
     letters = _command(subparsers, "deadletter", DEADLETTER_EXAMPLES, DEADLETTER_MORE)
-    letters.add_argument("action", choices=("list", "redrive"))
+    letters.add_argument("action", choices=("list", "redrive"), help="look, or dispatch after all")
     letters.add_argument("--partition", type=_number, metavar="N", help="of this outbox alone")
     letters.add_argument("--offset", type=_number, metavar="N", help="this one alone")
     repair = _command(subparsers, "repair", REPAIR_EXAMPLES, REPAIR_MORE)
-    repair.add_argument("action", choices=("dispatch", "outbox"))
+    repair.add_argument("action", choices=("dispatch", "outbox"), help="which log lost something")
     repair.add_argument("--partition", type=_number, metavar="N", help="of this outbox alone")
     shard = _command(subparsers, "shard", SHARD_EXAMPLES, SHARD_MORE)
-    shard.add_argument("action", choices=("bump",))
+    shard.add_argument("action", choices=("bump",), help="raise its shard_epoch")
     shard.add_argument("--shard", type=_number, metavar="N", help="this one alone")
     shard.add_argument("--force", action="store_true", help="also where nothing is to be mended")
 
@@ -92,7 +92,11 @@ def _command(
     where.add_argument("--config", type=Path, metavar="FILE", help="a cluster, by its TOML")
     where.add_argument("--cluster", action="store_true", help="a cluster, by the environment")
     parser.add_argument(
-        "--timeout", type=seconds, default=DEFAULT_TIMEOUT_SECONDS, metavar="SECONDS"
+        "--timeout",
+        type=seconds,
+        default=DEFAULT_TIMEOUT_SECONDS,
+        metavar="SECONDS",
+        help=f"how long a running server may take (default: {DEFAULT_TIMEOUT_SECONDS:g})",
     )
     return parser
 

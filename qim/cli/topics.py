@@ -37,7 +37,11 @@ def add_parser(subparsers: Subparsers) -> None:
         examples=EXAMPLES,
         more=MORE,
     )
-    parser.add_argument("action", choices=("create", "check", "print"))
+    parser.add_argument(
+        "action",
+        choices=("create", "check", "print"),
+        help="make what is missing, judge, or print commands",
+    )
     parser.add_argument("--config", type=Path, metavar="FILE", help="TOML (default: $QIM_CONFIG)")
 
 

@@ -1,16 +1,22 @@
 """What the command line takes, and what it says about what it doesn't take."""
 
 import argparse
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from qim.cli import arguments, exit_codes
+from qim.cli.command import run_command
 from qim.cli.main import main, parser
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = (
     "up",
+    "serve",
+    "config",
+    "certs",
     "token",
     "send",
     "pull",
@@ -25,8 +31,16 @@ COMMANDS = (
     "state",
     "chat",
     "smoke",
+    "load",
+    "prewarm",
     "audit",
+    "doctor",
+    "deadletter",
+    "repair",
+    "shard",
     "archive",
+    "topics",
+    "sim",
 )
 
 
@@ -97,9 +111,64 @@ def test_help_names_every_command_and_status(capsys: pytest.CaptureFixture[str])
         main(["--help"])
     told = capsys.readouterr().out
     for command in COMMANDS:
-        assert f"    {command} " in told
+        assert re.search(rf"^    {command}\s", told, re.MULTILINE), command
     for meaning in exit_codes.MEANINGS.values():
         assert meaning in told
+
+
+@pytest.mark.parametrize(
+    ("library", "words"),
+    [
+        (
+            "cassandra",
+            ["archive", "schema", "check", "--hosts", "h", "--keyspace", "k", "--dc", "d"],
+        ),
+        ("aiokafka", ["topics", "check"]),
+        ("aetcd", ["config", "share"]),
+        ("aiokafka", ["repair", "dispatch", "--cluster"]),
+    ],
+)
+def test_without_the_clients_of_the_servers_a_command_says_what_to_install(
+    capsys: pytest.CaptureFixture[str],
+    library: str,
+    words: list[str],
+) -> None:
+    def gone(_: argparse.Namespace) -> int:
+        raise ModuleNotFoundError(f"No module named {library!r}", name=f"{library}.something")
+
+    args = parser().parse_args(words)
+    args.run = gone
+    assert run_command(args) == 2
+    assert "pip install 'qim[cluster]'" in capsys.readouterr().err
+
+
+def test_a_module_of_ours_that_is_missing_is_no_advice() -> None:
+    def gone(_: argparse.Namespace) -> int:
+        raise ModuleNotFoundError("No module named 'qim.nowhere'", name="qim.nowhere")
+
+    args = parser().parse_args(["topics", "check"])
+    args.run = gone
+    with pytest.raises(ModuleNotFoundError):
+        run_command(args)
+
+
+def options(found: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.Action]]:
+    """Every argument of every command."""
+    for action in found._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for one in dict.fromkeys(action.choices.values()):
+                yield from options(one)
+        else:
+            yield found.prog, action
+
+
+def test_every_argument_of_every_command_says_what_it_is() -> None:
+    silent = [
+        (command, action.option_strings or action.dest)
+        for command, action in options(parser(with_sim=True))
+        if not action.help
+    ]
+    assert silent == []
 
 
 def test_the_operations_page_has_the_same_statuses() -> None:
