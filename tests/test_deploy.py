@@ -24,7 +24,7 @@ COMPOSE = yaml.safe_load((DEPLOY / "docker-compose.yml").read_text())
 ALERTS = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text())
 DASHBOARD = json.loads((DEPLOY / "grafana" / "dashboard.json").read_text())
 RULES = [rule for group in ALERTS["groups"] for rule in group["rules"]]
-SERVED = ("gateway", "writer", "fanout", "mailbox", "session", "archiver")
+SERVED = tuple(role.value for role in ServiceRole)
 THEIRS = ("redis", "redpanda", "scylla", "etcd", "prometheus", "grafana")
 NAME = re.compile(r"\bqim_[a-z0-9_]+")
 SELECTOR = re.compile(r"(qim_[a-z0-9_]+)(?:\{([^}]*)\})?")
@@ -58,10 +58,10 @@ def told(service: str) -> dict[str, str]:
 
 
 def test_everything_of_the_issue_is_there() -> None:
-    assert {*SERVED, *THEIRS, "topics", "schema", "doctor"} <= set(COMPOSE["services"])
+    assert {*SERVED, *THEIRS, "topics", "schema", "doctor", "audit"} <= set(COMPOSE["services"])
 
 
-@pytest.mark.parametrize("service", [*SERVED, "topics", "schema", "doctor"])
+@pytest.mark.parametrize("service", [*SERVED, "topics", "schema", "doctor", "audit"])
 def test_each_process_is_told_what_it_accepts(service: str) -> None:
     words = COMPOSE["services"][service]["command"]
     arguments = parser().parse_args(words)
@@ -110,6 +110,19 @@ def test_prometheus_scrapes_every_process_where_it_serves() -> None:
         settings = read_settings(told(service)).settings
         host, port = settings.metrics(ServiceRole(service))
         assert targets == [f"{host}:{port}"]
+
+
+def test_a_process_is_waited_for_until_it_serves() -> None:
+    for service in SERVED:
+        settings = read_settings(told(service)).settings
+        host, port = settings.metrics(ServiceRole(service))
+        test = COMPOSE["services"][service]["healthcheck"]["test"]
+        assert test[:3] == ["CMD", "python", "-c"]
+        assert f"http://{host}:{port}/readyz" in test[3]
+        compile(test[3], service, "exec")
+    arguments = parser().parse_args(COMPOSE["services"]["audit"]["command"])
+    host, port = read_settings(told("auditor")).settings.metrics(ServiceRole.AUDITOR)
+    assert arguments.auditor == f"{host}:{port}"
 
 
 def test_the_image_has_what_it_copies() -> None:
