@@ -14,7 +14,7 @@ from qim.cli.output import print_json, say
 from qim.cli.serve import ROLES
 from qim.core.contract.redact import secret_digest
 from qim.services.roles import ServiceRole
-from qim.services.settings import Reading, check_settings, read_settings
+from qim.services.settings import Reading, check_settings, read_settings, warnings
 from qim.services.settings.table import VARIABLES, Variable
 
 EXAMPLES = """\
@@ -63,14 +63,17 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _check(reading: Reading, roles: Iterable[ServiceRole], *, as_json: bool) -> int:
+    roles = list(roles)
     faults = list(_faults(reading, roles))
+    warned = list(dict.fromkeys(one for role in roles for one in warnings(reading.settings, role)))
     if as_json:
         told = [_fault(refused, named) for refused, named in faults]
-        print_json({"ok": not faults, "faults": told, "remarks": list(reading.remarks)})
+        remarks = [*reading.remarks, *warned]
+        print_json({"ok": not faults, "faults": told, "remarks": remarks})
     else:
         for refused, named in faults:
             print(f"{', '.join(named) or 'every role'}: {refused}")
-        for remark in reading.remarks:
+        for remark in (*reading.remarks, *warned):
             say(remark)
         if not faults:
             print("nothing to refuse in the configuration; servers are checked at start")

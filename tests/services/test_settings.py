@@ -13,7 +13,14 @@ from qim.cli.config import shown
 from qim.cli.config_doc import REFUSALS, document
 from qim.cli.serve import ROLES
 from qim.services.roles import ServiceRole
-from qim.services.settings import Settings, check_settings, is_loopback, read_settings, require
+from qim.services.settings import (
+    Settings,
+    check_settings,
+    is_loopback,
+    read_settings,
+    require,
+    warnings,
+)
 from qim.services.settings.table import BY_NAME, ELSEWHERE, OBSOLETE, VARIABLES
 from qim.services.settings.values import ADDRESS
 
@@ -374,6 +381,23 @@ def test_the_development_secret_stays_at_home(role: str) -> None:
     assert codes(role, **told, QIM_AUTH_SECRET="x" * 32) == []
     assert codes("writer", **told) == [], "it signs nothing"
     assert codes(role, QIM_GATEWAY_LISTEN="0.0.0.0:7000") == ["auth_secret_default"]
+
+
+def warned(role: str, **told: str) -> tuple[str, ...]:
+    return warnings(read_settings(NEEDED | told).require(), ServiceRole(role))
+
+
+def test_what_is_let_pass_is_said() -> None:
+    own = {"QIM_AUTH_SECRET": "x" * 32}
+    for role in ("gateway", "mailbox"):
+        assert ["QIM_AUTH_SECRET" in one for one in warned(role)] == [True]
+        assert warned(role, **own) == ()
+    assert warned("writer") == (), "it signs nothing"
+    abroad = own | {"QIM_GATEWAY_LISTEN": "0.0.0.0:7000"}
+    (plain,) = warned("gateway", **abroad)
+    assert "plaintext at 0.0.0.0:7000" in plain
+    assert warned("mailbox", **abroad) == ()
+    assert warned("gateway", **abroad, QIM_TLS_CERT="a.pem", QIM_TLS_KEY="a.key") == ()
 
 
 def test_a_listener_on_every_interface_is_advertised() -> None:

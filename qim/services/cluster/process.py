@@ -45,7 +45,7 @@ from qim.services.moderation import moderation_routes
 from qim.services.observation import LogSink, ProcessObserver
 from qim.services.roles import SERVES, ServiceRole
 from qim.services.runtime import Route, Runtime, die_of_what_breaks, wall_ms
-from qim.services.settings import Settings
+from qim.services.settings import Settings, warnings
 
 STDERR: Final = 2
 LOOK_SECONDS: Final = 0.25
@@ -124,6 +124,8 @@ class ServeProcess:
         return 0 if calm else 1
 
     async def _lead(self, ending: contextlib.AsyncExitStack) -> bool:
+        for warning in warnings(self._settings, self._role):
+            self._log("warning", "not for production", {"what": warning})
         self._read_certificates()
         opened = await self._unless_stopped(self._opened(ending))
         ending.callback(self._runtime.stop)

@@ -8,6 +8,7 @@ from qim.services.settings.checks import (
     parameter_faults,
     registry_faults,
     require,
+    warnings,
 )
 from qim.services.settings.model import Settings
 from qim.services.settings.reading import Reading, read_settings
@@ -23,4 +24,5 @@ __all__ = [
     "read_settings",
     "registry_faults",
     "require",
+    "warnings",
 ]

@@ -47,6 +47,20 @@ def require(settings: Settings, role: ServiceRole) -> None:
         raise refused
 
 
+def warnings(settings: Settings, role: ServiceRole) -> tuple[str, ...]:
+    """What a process starts with all the same, and somebody should know (seed: the default secret is a WARN)."""
+    told: list[str] = []
+    if role in _SIGNS and settings.auth_secret == DEVELOPMENT_SECRET:
+        told.append("the development secret signs tokens and cursors: set QIM_AUTH_SECRET")
+    if role is ServiceRole.GATEWAY and settings.tls_cert is None:
+        if not is_loopback(settings.gateway_listen[0]):
+            told.append(
+                f"clients are served in plaintext at {show_address(settings.gateway_listen)}: "
+                "set QIM_TLS_CERT and QIM_TLS_KEY, unless something in front of it speaks TLS"
+            )
+    return tuple(told)
+
+
 def is_loopback(host: str) -> bool:
     """Literally a loopback address, or localhost; no name is resolved for it."""
     if host == "localhost":
