@@ -5,6 +5,7 @@ position. So the archive never claims what is not there, whatever becomes of the
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, assert_never
 
@@ -46,8 +47,11 @@ from qim.core.ports.completion import Completion, Failed, FailReason, Unknown
 
 Answer = Callable[[ArchiveReply | Completion], None]
 
+LOG: Final = logging.getLogger(__name__)
 ROWS_MAX: Final = 4_096
 """Rows of one WriteArchive, as in every archive."""
+DRIVER_SILENT: Final = 3
+"""Times the time of a statement, which the driver ends by itself."""
 BUCKETS_AHEAD: Final = 16
 """Bucket names read at once while a page is filled."""
 
@@ -94,8 +98,11 @@ class CassandraArchive:
             raise
         self._cluster, self._prepared = cluster, prepared
         bound = self._settings.inflight_ops_max
-        self._reads = InFlight(session, self._loop, profile=READING, bound=bound)
-        self._writes = InFlight(session, self._loop, profile=EXEC_PROFILE_DEFAULT, bound=bound)
+        silent_s = DRIVER_SILENT * self._settings.request_timeout_ms / 1_000
+        self._reads, self._writes = (
+            InFlight(session, self._loop, profile=profile, bound=bound, silent_s=silent_s)
+            for profile in (READING, EXEC_PROFILE_DEFAULT)
+        )
 
     async def close(self) -> None:
         """Answer what was submitted, then disconnect; what has no answer in time is Unknown to nobody: its task ends."""
@@ -186,6 +193,19 @@ class _Work:
     async def _write(self, request: WriteArchive) -> ArchiveWritten:
         assert len(request.rows) <= ROWS_MAX, len(request.rows)
         batch = Batch(self._prepared, request.partition, request.rows, request.through)
+        try:
+            reused = await self._write_out(batch, position_alone=not request.rows)
+        except _NotAll:
+            raise
+        except Exception as error:
+            # Our own bug, and nobody can say any more that nothing was sent.
+            LOG.exception("a batch of partition %d failed", request.partition)
+            raise _NotAll(None) from error
+        return ArchiveWritten(op=request.op, reused=reused)
+
+    async def _write_out(
+        self, batch: Batch, *, position_alone: bool
+    ) -> tuple[tuple[bytes, int], ...]:
         await self._confirmed(batch.facts, first=True)
         places = await self._reads.gather(batch.places)
         found: list[Rows] = []
@@ -194,8 +214,8 @@ class _Work:
                 raise _NotAll(None)
             found.append(rows)
         await self._confirmed(batch.greatest, first=False)
-        await self._confirmed(batch.position, first=not request.rows)
-        return ArchiveWritten(op=request.op, reused=batch.reused(found))
+        await self._confirmed(batch.position, first=position_alone)
+        return batch.reused(found)
 
     async def _confirmed(self, statements: Sequence[Statement], *, first: bool) -> None:
         """All of them. Raises _NotAll; certain only where ``first`` and no single one may have been applied."""

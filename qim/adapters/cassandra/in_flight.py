@@ -1,17 +1,26 @@
 """Statements under way: the driver's threads answer, the event loop hears; never more than a bound.
 
 The driver calls back on threads of its own. Each answer goes into a queue that one call of the loop empties: a wake-up for
-every answer would cost more than the answers.
+every answer would cost more than the answers. Its threads are also what ends a statement in time: should they be gone,
+nothing would be answered for ever, so a driver that is silent with statements under way ends the process.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
+from qim.adapters import breakage
+
+SILENT_LOOKS_MAX: Final = 2
+"""One may be a process that was paused, whose driver has had no time yet either."""
 Statement = tuple[Any, Sequence[object]]
 """(prepared statement, its values)."""
 Rows = Sequence[tuple[Any, ...]]
+
+
+class DriverSilent(Exception):
+    """Statements are under way, and the driver neither answers them nor lets them run out of time."""
 
 
 class _Group:
@@ -35,14 +44,25 @@ class InFlight:
     """``run`` one statement, or ``gather`` many; on the event loop only."""
 
     def __init__(
-        self, session: Any, loop: asyncio.AbstractEventLoop, *, profile: object, bound: int
+        self,
+        session: Any,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        profile: object,
+        bound: int,
+        silent_s: float,
     ) -> None:
+        """``silent_s``: well above the time the driver gives a statement."""
         self._session = session
         self._loop = loop
         self._profile = profile
         self._queue: deque[tuple[Statement, _Group, int]] = deque()
         self._answered: deque[tuple[_Group, int, Rows | BaseException]] = deque()
         self._waking = False
+        self._silent_s = silent_s
+        self._looking = False
+        self._heard = False
+        self._silent_looks = 0
         self.bound = bound
         self.count = 0
         """Sent and not answered (metric)."""
@@ -74,6 +94,8 @@ class InFlight:
             if group.done.done():
                 continue  # nobody waits for it any more: it need not be sent
             self.count += 1
+            if not self._looking:
+                self._look_later()
             try:
                 sent = self._session.execute_async(
                     prepared, values, execution_profile=self._profile
@@ -101,8 +123,27 @@ class InFlight:
     def _deliver(self) -> None:
         # Lowered first: an answer that comes while the queue is emptied wakes the loop once more than needed, never once less.
         self._waking = False
+        self._heard = True
         while self._answered:
             group, at, result = self._answered.popleft()
             self.count -= 1
             group.take(at, result)
         self._pump()
+
+    def _look_later(self) -> None:
+        self._looking = True
+        self._heard = False
+        self._loop.call_later(self._silent_s, self._look)
+
+    def _look(self) -> None:
+        self._looking = False
+        if not self.count:
+            self._silent_looks = 0
+            return
+        self._silent_looks = 0 if self._heard else self._silent_looks + 1
+        if self._silent_looks < SILENT_LOOKS_MAX:
+            self._look_later()
+            return
+        seconds = self._silent_s * SILENT_LOOKS_MAX
+        error = DriverSilent(f"{self.count} statements, no answer for {seconds:g} s")
+        breakage.tell(self._loop, "the archive's driver", error)
