@@ -92,6 +92,7 @@ _CODECS: Final[dict[type, tuple[Encode, Decode]]] = {
     session_port.NoteDelivered: (session.encode_note_delivered, session.decode_note_delivered),
     session_port.ReadDelivered: (session.encode_read_delivered, session.decode_read_delivered),
     operator_port.AmendSource: (operator.encode_amend, operator.decode_amend),
+    operator_port.ReadHot: (operator.encode_read_hot, operator.decode_read_hot),
     operator_port.BumpShard: (operator.encode_bump, operator.decode_bump),
     operator_port.RestartProjection: (operator.encode_restart, operator.decode_restart),
 }

@@ -7,14 +7,18 @@ from qim.adapters.redis.layout import (
     INCARNATION_KEY,
     Call,
     marker_of,
+    number,
     pack_position,
+    small,
     u32,
     u64,
 )
 from qim.core.ports.store_operator import (
     AmendSource,
     BumpShard,
+    HotRead,
     ProjectionRestarted,
+    ReadHot,
     RestartProjection,
     ShardBumped,
     SourceAmended,
@@ -41,6 +45,25 @@ def encode_amend(request: AmendSource) -> Call:
 def decode_amend(request: AmendSource, run_id: bytes, raw: Sequence[Any]) -> SourceAmended:
     """Done."""
     return SourceAmended(op=request.op)
+
+
+def encode_read_hot(request: ReadHot) -> Call:
+    """Hot rows by outbox offset."""
+    return Call(
+        "read_hot",
+        [INCARNATION_KEY, b"ho:" + u32(request.shard)],
+        [b"", u64(request.low), small(request.limit), small(request.limit + 1)],
+    )
+
+
+def decode_read_hot(request: ReadHot, run_id: bytes, raw: Sequence[Any]) -> HotRead:
+    """Rows whose history row is gone are left out."""
+    rows = zip(raw[2::2], raw[3::2], strict=True)
+    return HotRead(
+        op=request.op,
+        rows=tuple([(number(offset), stored) for offset, stored in rows if stored]),
+        more=raw[1] == b"1",
+    )
 
 
 def encode_bump(request: BumpShard) -> Call:

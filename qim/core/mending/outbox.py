@@ -20,6 +20,7 @@ from qim.core.contract.entities import (
     CommitAuditFact,
     CommitState,
     FanoutAuditReceipt,
+    decode_stored_record,
     encode_receipt,
 )
 from qim.core.contract.hashing import H
@@ -50,12 +51,14 @@ from qim.core.ports.store_history import (
     ReadArchivePosition,
 )
 from qim.core.ports.store_message import BodiesRead, FactsRead, ReadBodies, ReadFacts
+from qim.core.ports.store_operator import HotRead, ReadHot
 from qim.core.position import Verdict, judge_ends, judge_predecessor
 
 BATCH_RECORDS: Final = 256
 BATCH_BYTES: Final = 512 * 1024
 FACTS_PAGE: Final = 1_000
 BODIES_PAGE: Final = 64
+HOT_PAGE: Final = 256
 PADDING_MAX: Final = 1_000_000
 """Barriers a run will append: more are a day's work of a log, and a question for a person."""
 _COMMITTED: Final = int(CommitState.COMMITTED)
@@ -91,6 +94,20 @@ class OutboxPlan(Struct, frozen=True, kw_only=True):
         )
 
 
+class _Lost(Struct):
+    """A committed message the log doesn't have: where it stood, its fact or its stored record, or both."""
+
+    offset: int
+    fact: CommitAuditFact | None = None
+    stored: bytes | None = None
+
+    def message_id(self) -> bytes:
+        if self.fact is not None:
+            return self.fact.message_id
+        assert self.stored is not None
+        return decode_stored_record(self.stored).message_id
+
+
 class _Found(Struct):
     """The log as it is, in the light of the facts."""
 
@@ -100,7 +117,7 @@ class _Found(Struct):
     trusted: bool
     differs_from: int
     effective: dict[bytes, tuple[int, StoredRecord]]
-    lost: list[CommitAuditFact]
+    lost: list[_Lost]
 
 
 class OutboxRepair:
@@ -157,11 +174,10 @@ class OutboxRepair:
             request = ReadArchivePosition(op=0, partition=partition)
             archived = max(0, (yield from ask(request, ArchivePositionRead)).offset)
         verdict = yield from self._judged(log, known)
-        facts = yield from self._facts()
         effective, keys = yield from self._walk(log)
-        lost: list[CommitAuditFact] = []
+        lost: dict[bytes, _Lost] = {}
         differs_from, matched_to = log.end, log.start
-        for fact in facts:
+        for fact in (yield from self._facts()):
             if fact.outbox_offset < log.start and fact.message_id not in effective:
                 continue  # retention took it; what it took was archived and delivered
             if keys.get(fact.outbox_offset) != fact.message_id:
@@ -169,10 +185,14 @@ class OutboxRepair:
             elif fact.outbox_offset < differs_from:
                 matched_to = fact.outbox_offset + 1
             if fact.message_id not in effective:
-                lost.append(fact)
+                lost[fact.message_id] = _Lost(offset=fact.outbox_offset, fact=fact)
         if verdict is not Verdict.TRUSTED:
             # Barriers alone may differ, which no fact tells: nothing above the last record that matches is believed.
             differs_from = min(differs_from, matched_to)
+        if verdict is not Verdict.TRUSTED or known.applied > log.end or archived > log.end:
+            # Facts behind an audit are gone; what it covered was delivered, but the archive may not have it yet.
+            low = min(max(known.checkpoint, 0), archived) if self._tiered else known.checkpoint
+            yield from self._add_hot(max(low, 0), effective, lost)
         return _Found(
             log=log,
             known=known,
@@ -180,8 +200,27 @@ class OutboxRepair:
             trusted=verdict is Verdict.TRUSTED,
             differs_from=max(differs_from, log.start),
             effective=effective,
-            lost=lost,
+            lost=sorted(lost.values(), key=lambda one: one.offset),
         )
+
+    def _add_hot(
+        self, low: int, effective: dict[bytes, tuple[int, StoredRecord]], lost: dict[bytes, _Lost]
+    ) -> Procedure[None]:
+        """Committed records of the hot store from an offset on that the log doesn't have."""
+        while True:
+            request = ReadHot(op=0, shard=self._partition, low=low, limit=HOT_PAGE)
+            page = yield from ask(request, HotRead)
+            for offset, stored in page.rows:
+                low = offset + 1
+                message_id = decode_stored_record(stored).message_id
+                if message_id in effective:
+                    continue
+                if message_id in lost:
+                    lost[message_id].stored = stored
+                else:
+                    lost[message_id] = _Lost(offset=offset, stored=stored)
+            if not page.more or not page.rows:
+                return
 
     def _judged(self, log: EndsRead, known: Evidence) -> Procedure[Verdict]:
         """Fanout's position, as fanout itself judges it at its open."""
@@ -231,11 +270,12 @@ class OutboxRepair:
                     effective[entry.record.message_id] = (stored.offset, stored)
         return effective, keys
 
-    def _bodies(self, lost: Sequence[CommitAuditFact]) -> Procedure[dict[bytes, bytes]]:
+    def _bodies(self, lost: Sequence[_Lost]) -> Procedure[dict[bytes, bytes]]:
         """Stored records that are still hot, by message_id."""
-        found: dict[bytes, bytes] = {}
-        for first in range(0, len(lost), BODIES_PAGE):
-            page = lost[first : first + BODIES_PAGE]
+        found = {one.message_id(): one.stored for one in lost if one.stored is not None}
+        facts = [one.fact for one in lost if one.fact is not None and one.stored is None]
+        for first in range(0, len(facts), BODIES_PAGE):
+            page = facts[first : first + BODIES_PAGE]
             names = tuple((f.conversation_id, f.conversation_seq, f.message_id) for f in page)
             reply = yield from ask(ReadBodies(op=0, names=names), BodiesRead)
             for fact, stored in zip(page, reply.stored, strict=True):
@@ -245,9 +285,9 @@ class OutboxRepair:
 
     def _plan(self, found: _Found, bodies: dict[bytes, bytes]) -> OutboxPlan:
         receipted = {one.message_id for one in found.known.receipts.values()}
-        lost = [one for one in found.lost if one.message_id in bodies]
-        dispatched_before = sum(one.message_id in receipted for one in lost)
-        reached = [one.outbox_offset + 1 for one in found.lost]
+        lost = [one.message_id() for one in found.lost if one.message_id() in bodies]
+        dispatched_before = sum(one in receipted for one in lost)
+        reached = [one.offset + 1 for one in found.lost]
         stood = max([found.known.applied, found.known.checkpoint, found.archived, *reached])
         return OutboxPlan(
             partition=self._partition,
@@ -260,7 +300,7 @@ class OutboxRepair:
             lost_dispatched=dispatched_before,
             lost_undispatched=len(lost) - dispatched_before,
             unreadable=tuple(
-                one.message_id.hex() for one in found.lost if one.message_id not in bodies
+                one.message_id().hex() for one in found.lost if one.message_id() not in bodies
             ),
             padding=max(0, stood - found.log.end),
             trusted=found.trusted,
@@ -293,8 +333,8 @@ class OutboxRepair:
                 "store, or report it"
             )
         yield from self._pad(epoch, plan.padding)
-        lost = [one for one in found.lost if one.message_id in bodies]
-        before = [bodies[one.message_id] for one in lost if one.message_id in receipts]
+        lost = [one.message_id() for one in found.lost if one.message_id() in bodies]
+        before = [bodies[one] for one in lost if one in receipts]
         yield from self._publish(epoch, before)
         redispatched = 0
         yield from self._remember(found, plan)
@@ -302,7 +342,7 @@ class OutboxRepair:
             redispatched = yield from self._settle(found, receipts)
         if self._tiered:
             yield from self._put_archiver(epochs[Role.ARCHIVER], found)
-        after = [bodies[one.message_id] for one in lost if one.message_id not in receipts]
+        after = [bodies[one] for one in lost if one not in receipts]
         yield from self._publish(epoch, after)
         yield from source.woken(self._partition)
         return msgspec.structs.replace(

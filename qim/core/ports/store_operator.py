@@ -1,7 +1,7 @@
 """Requests of the operator's tools, one a Lua script of the same name: what pipeline.md §§2, 7 let a person mend.
 
-Conventions as in ports/store_message.py. AmendSource is of the MESSAGE store, the others of the MAILBOX store. Each is
-fenced like a machine's own request, binds to an incarnation, and repeating it changes nothing.
+Conventions as in ports/store_message.py. AmendSource and ReadHot are of the MESSAGE store, the others of the MAILBOX store.
+Each that writes is fenced like a machine's own request, binds to an incarnation, and repeating it changes nothing.
 """
 
 from msgspec import Struct
@@ -34,6 +34,23 @@ class SourceAmended(Struct, frozen=True, kw_only=True, gc=False):
     """Receipts and checkpoint stand as asked, or stood already."""
 
     op: int
+
+
+class ReadHot(Struct, frozen=True, kw_only=True, gc=False):
+    """Hot rows of a writer shard from outbox offset ``low`` on, in that order. Unfenced. Answers: HotRead."""
+
+    op: int
+    shard: int
+    low: int
+    limit: int
+
+
+class HotRead(Struct, frozen=True, kw_only=True, gc=False):
+    """(offset, stored record); a row may stand under an earlier offset, too. ``more`` beyond ``limit``."""
+
+    op: int
+    rows: tuple[tuple[int, bytes], ...]
+    more: bool
 
 
 class BumpShard(Struct, frozen=True, kw_only=True, gc=False):
@@ -80,6 +97,6 @@ class ProjectionRestarted(Struct, frozen=True, kw_only=True, gc=False):
     op: int
 
 
-OperatorMessageRequest = AmendSource
+OperatorMessageRequest = AmendSource | ReadHot
 OperatorMailboxRequest = BumpShard | RestartProjection
-OperatorReply = SourceAmended | ShardBumped | ProjectionRestarted
+OperatorReply = SourceAmended | HotRead | ShardBumped | ProjectionRestarted

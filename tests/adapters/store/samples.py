@@ -162,6 +162,7 @@ _OWN: dict[type, dict[str, Any]] = {
         "drop_from": -1,
         "receipts": ((3, b"r"),),
     },
+    operator.ReadHot: {"low": 0, "limit": 5},
     operator.BumpShard: {
         "from_watermark": 99,
         "to_watermark": (2 << 48) - 1,

@@ -320,6 +320,7 @@ _OWN: dict[type, dict[str, st.SearchStrategy[Any]]] = {
         "receipts": OFFSET_ROWS,
         "lost": st.tuples(OFFSETS, OFFSETS),
     },
+    operator.ReadHot: {"low": OFFSETS},
     operator.BumpShard: {
         "from_watermark": WATERMARKS,
         "to_watermark": WATERMARKS,

@@ -5,17 +5,19 @@ from typing import Any
 from qim.core.contract.entities import NO_SOURCE
 from qim.core.ports.completion import Fenced
 from qim.core.ports.store_mailbox import RaiseFloor, ReadShardState
-from qim.core.ports.store_message import CommitSource, OpenSource, Position, ReadSource
+from qim.core.ports.store_message import ApplyOutbox, CommitSource, OpenSource, Position, ReadSource
 from qim.core.ports.store_operator import (
     AmendSource,
     BumpShard,
+    HotRead,
     ProjectionRestarted,
+    ReadHot,
     RestartProjection,
     ShardBumped,
     SourceAmended,
 )
 from qim.core.ports.store_session import OpenSession, ProjectDispatches
-from tests.adapters.store.requests import MARKER, Box, key, row
+from tests.adapters.store.requests import MARKER, Box, Shard, applied, key, row, single
 from tests.adapters.store.servers import RUN_ID, Store, ask
 
 INCARNATION = RUN_ID + b"/" + MARKER
@@ -95,6 +97,20 @@ def test_ranges_that_were_lost_are_remembered_each_once(store: Store) -> None:
     assert read(store).lost == ((15, 30),)
     amend(store, 20, at(20), lost=(1 << 40, 1 << 41))
     assert read(store).lost == ((15, 30), (1 << 40, 1 << 41))
+
+
+def test_hot_rows_are_read_by_where_they_stood_in_the_log(store: Store) -> None:
+    shard = Shard(store)
+    records = tuple(applied(single(number), number, 10 * number) for number in range(1, 6))
+    shard.ask(ApplyOutbox, applied_from=0, applied_to=99, filter_epoch=5, records=records)
+    assert ask(store, ReadHot(op=1, shard=shard.shard, low=0, limit=9)) == HotRead(
+        op=1, rows=tuple((one.offset, one.stored) for one in records), more=False
+    )
+    page = ask(store, ReadHot(op=1, shard=shard.shard, low=11, limit=2))
+    assert ([offset for offset, _ in page.rows], page.more) == ([20, 30], True)
+    last = ask(store, ReadHot(op=1, shard=shard.shard, low=50, limit=2))
+    assert ([offset for offset, _ in last.rows], last.more) == ([50], False)
+    assert ask(store, ReadHot(op=1, shard=shard.shard + 1, low=0, limit=2)).rows == ()
 
 
 def bump(store: Store, low: int = OLD, epoch: int = 7, to: int = NEW, void_from: int = 1001) -> Any:

@@ -11,14 +11,21 @@ from msgspec.structs import replace
 
 from qim.adapters.redis.scripts import load_scripts
 from qim.core.audit import OrphanKind, Verdict
-from qim.core.contract.entities import NO_SOURCE, decode_receipt
-from qim.core.contract.logvalue import Dispatched, Outboxed, read_dispatch, read_outbox
-from qim.core.mending.asking import NotMended, Procedure
+from qim.core.contract.entities import FORMAT_VERSION, NO_SOURCE, decode_receipt
+from qim.core.contract.logvalue import (
+    Dispatched,
+    Outboxed,
+    barrier_value,
+    read_dispatch,
+    read_outbox,
+)
+from qim.core.mending import outbox
+from qim.core.mending.asking import Moved, NotMended, Procedure
 from qim.core.mending.bump import Bump
 from qim.core.mending.dead_letters import listed, redriven
 from qim.core.mending.dispatches import redispatched
 from qim.core.mending.outbox import OutboxRepair
-from qim.core.ports.completion import Failed, FailReason, StoreRole, Unknown
+from qim.core.ports.completion import Failed, FailReason, Fenced, StoreRole, Unknown
 from qim.core.ports.log import (
     Append,
     Appended,
@@ -43,6 +50,8 @@ from qim.core.ports.registry import (
     Role,
 )
 from qim.core.ports.store import store_role
+from qim.core.ports.store_message import ReadVersions, VersionsRead
+from qim.core.ports.store_operator import AmendSource
 from qim.sim.auditing import audited
 from qim.sim.generate import generate
 from qim.sim.keyspace import ScriptRuntime
@@ -51,6 +60,7 @@ from qim.sim.scene import Kit, Scene
 
 SPOIL = "redis.call(unpack(ARGV)) return {'K'}"
 KEY = b"k" * 16
+NEVER_MS = 1 << 40
 
 
 class SpoilingKit(Kit):
@@ -66,6 +76,8 @@ class World:
 
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
+        for name in list(scene.nodes):
+            scene.kill_now(name, NEVER_MS)  # who owns something would be told by its lease
         self.fate: Callable[[Any], Any] = lambda request: None
         self.asked: list[Any] = []
 
@@ -294,3 +306,164 @@ def test_a_lease_is_given_back_when_the_work_is_refused(world: World) -> None:
     taken = [one.resource for one in world.asked if isinstance(one, Acquire)]
     given = [lease for one in world.asked if isinstance(one, Release) for lease, _ in one.leases]
     assert sorted(taken) == sorted(given)
+
+
+# ------------------------------------------------------------ letters of every kind
+
+
+@pytest.mark.parametrize(
+    ("value", "state"),
+    [
+        (b"\x01\xff", "undecodable"),
+        (bytes((FORMAT_VERSION + 1, 1)) + b"later", "newer_format"),
+        (barrier_value(3), "barrier"),
+    ],
+)
+def test_what_can_not_be_dispatched_says_why(world: World, value: bytes, state: str) -> None:
+    world.spoil(b"ZADD", b"fd:" + bytes(4), b"0", (1 << 40).to_bytes(8, "big") + value)
+    (letter,) = [one for one in world.carry_out(listed([0])) if one.offset == 1 << 40]
+    assert letter.state == state
+    (told,) = world.carry_out(redriven([letter], world.shards(), KEY, apply=True))
+    assert told.outcome == state
+    assert not [one for one in world.asked if isinstance(one, Append)]
+
+
+def test_a_version_the_store_does_not_have_is_waited_for_by_a_person(world: World) -> None:
+    number, _ = world.dead_lettered()
+    (letter,) = world.carry_out(listed([number]))
+
+    def fate(request: Any) -> Any:
+        if isinstance(request, ReadVersions):
+            return VersionsRead(op=0, versions=(None,), applied=(0,))
+        return None
+
+    world.fate = fate
+    (told,) = world.carry_out(redriven([letter], world.shards(), KEY, apply=True))
+    asked = [one for one in world.asked if isinstance(one, ReadVersions)]
+    assert told.outcome == ("version_missing" if asked else "dispatched")
+
+
+def test_who_moves_the_checkpoint_meanwhile_makes_us_look_again(world: World) -> None:
+    number, _ = world.dead_lettered()
+    (letter,) = world.carry_out(listed([number]))
+    moves = [Fenced(op=0, epoch=0)] * 2
+
+    def fate(request: Any) -> Any:
+        return moves.pop() if isinstance(request, AmendSource) and moves else None
+
+    world.fate = fate
+    (done,) = world.carry_out(redriven([letter], world.shards(), KEY, apply=True))
+    assert (done.outcome, moves) == ("dispatched", [])
+    world.fate = lambda request: Fenced(op=0, epoch=9) if isinstance(request, AmendSource) else None
+    with pytest.raises(Moved):
+        world.carry_out(redriven([letter], world.shards(), KEY, apply=True))
+
+
+# ------------------------------------------------------------ an outbox without its tail
+
+
+def cut(world: World, records: int) -> int:
+    """The outbox partition with most records loses its newest ones; nothing of it was archived, and facts are audited away."""
+    number = max(
+        (key[1] for key in world.scene.log.partitions if key[0] is Topic.OUTBOX),
+        key=lambda one: len(world.scene.log.partitions[Topic.OUTBOX, one].records),
+    )
+    partition = world.scene.log.partitions[Topic.OUTBOX, number]
+    if records:
+        del partition.records[-records:]
+        world.spoil(b"HDEL", b"as:" + number.to_bytes(4, "big"), b"p")
+    return number
+
+
+def repairing(world: World, number: int) -> OutboxRepair:
+    more: dict[str, Any] = {"owner": "op", "address": "op", "fresh_key": KEY, "tiered": True}
+    return OutboxRepair(number, world.shards(), **more)
+
+
+def message_ids(world: World, number: int) -> list[bytes]:
+    records = world.scene.log.partitions[Topic.OUTBOX, number].records
+    read = [read_outbox(one.value) for one in records]
+    return [one.record.message_id for one in read if isinstance(one, Outboxed)]
+
+
+@pytest.mark.parametrize("records", [1, 3, 6])
+def test_a_tail_comes_back_once_and_behind_where_it_stood(world: World, records: int) -> None:
+    number = cut(world, 0)
+    partition = world.scene.log.partitions[Topic.OUTBOX, number]
+    before, stood = message_ids(world, number), partition.end
+    cut(world, records)
+    plan = world.carry_out(repairing(world, number).planned())
+    assert not plan.nothing()
+    assert plan.padding == records
+    lost = len(before) - len(message_ids(world, number))
+    assert plan.lost_dispatched + plan.lost_undispatched + len(plan.unreadable) == lost
+    done = world.carry_out(repairing(world, number).applied())
+    assert done.republished == lost - len(plan.unreadable)
+    assert sorted(message_ids(world, number)) == sorted(before)
+    behind = partition.records[stood - partition.base :]
+    assert all(isinstance(read_outbox(one.value), Outboxed) for one in behind)
+    assert world.carry_out(repairing(world, number).applied()).nothing(), "once is enough"
+    report = world.audit()
+    assert report.verdict is Verdict.CLEAN, report.orphans
+
+
+def test_a_repair_cut_off_anywhere_is_finished_by_the_next(world: World) -> None:
+    number = cut(world, 0)
+    before = message_ids(world, number)
+    cut(world, 4)
+    for steps in range(1, 200):
+        left = [steps]
+
+        def fate(request: Any, left: list[int] = left) -> Any:
+            if isinstance(request, Append | AmendSource | RegisterBarrier):
+                left[0] -= 1
+                if left[0] == 0:
+                    world.answer(request)
+                    return Unknown(op=0)
+            return None
+
+        world.fate = fate
+        try:
+            world.carry_out(repairing(world, number).applied())
+        except NotMended:
+            continue
+        break
+    world.fate = lambda request: None
+    assert sorted(message_ids(world, number)) == sorted(before), "none twice"
+    assert world.audit().verdict is Verdict.CLEAN
+
+
+def test_more_padding_than_a_person_was_asked_for_is_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbox, "PADDING_MAX", 2)
+    number = cut(world, 3)
+    with pytest.raises(NotMended, match="more than 2"):
+        world.carry_out(repairing(world, number).applied())
+    assert not [one for one in world.asked if isinstance(one, Append)]
+
+
+def test_what_is_no_longer_hot_is_named_and_left(world: World) -> None:
+    number = cut(world, 2)
+    held = world.scene.stores[StoreRole.MESSAGE].keyspace.dump()
+    for key in held:
+        if key.startswith(b"h:"):
+            world.spoil(b"DEL", key)
+    plan = world.carry_out(repairing(world, number).planned())
+    assert plan.lost_dispatched == plan.lost_undispatched == 0
+    done = world.carry_out(repairing(world, number).applied())
+    assert done.unreadable == plan.unreadable
+    assert done.republished == 0
+
+
+def test_what_was_dispatched_archived_and_audited_needs_no_second_life(world: World) -> None:
+    """The log is filled up to where it stood and nothing more: a copy of what everybody has would help nobody."""
+    number = cut(world, 0)
+    partition = world.scene.log.partitions[Topic.OUTBOX, number]
+    stood = partition.end
+    del partition.records[-3:]
+    done = world.carry_out(repairing(world, number).applied())
+    assert (done.padding, done.republished, done.redispatched) == (3, 0, 0)
+    assert partition.end >= stood
+    assert world.carry_out(repairing(world, number).planned()).nothing()
+    assert world.audit().verdict is Verdict.CLEAN
