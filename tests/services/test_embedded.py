@@ -115,6 +115,27 @@ def test_other_shared_numbers_are_refused_and_nothing_is_left(directory: DataDir
     assert store_is_gone(directory)
 
 
+def test_a_look_at_the_store_that_breaks_ends_the_server(
+    directory: DataDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it nobody would start a store again that ended by itself."""
+
+    def broken(server: EmbeddedServer) -> str:
+        raise AssertionError("our own bug")
+
+    async def main() -> int:
+        process = UpProcess(config(directory), directory)
+        running = asyncio.create_task(process.run())
+        async with asyncio.timeout(60):
+            while not process._health.ready:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.01)
+        monkeypatch.setattr(EmbeddedServer, "not_serving", broken)
+        return await running
+
+    assert asyncio.run(main()) == 1
+    assert store_is_gone(directory)
+
+
 @pytest.mark.parametrize("name", ["log.sqlite", "registry.sqlite"])
 def test_a_damaged_database_is_refused_by_name(directory: DataDirectory, name: str) -> None:
     (directory.root / name).write_bytes(b"this is no database" * 100)

@@ -209,7 +209,8 @@ class TcpServer:
             self._server.close()
 
     def abort_all(self) -> None:
-        """Cut what is still open at the end of a drain, handshakes too."""
+        """Cut what is still open at the end of a drain, handshakes too; whoever didn't drain takes nobody new either."""
+        self.stop_accepting()
         for secured in list(self._shaking.values()):
             secured.abort()
         for stream in list(self._streams.values()):
