@@ -122,3 +122,25 @@ def test_an_auditor_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["audit", "--auditor", "127.0.0.1:1"]) == 3
     assert "no auditor at 127.0.0.1:1" in capsys.readouterr().err
     assert main(["audit", "--auditor", "127.0.0.1:1", "--data", "x"]) == 2
+
+
+def test_the_archives_schema_by_the_file_that_processes_read(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for name in [name for name in os.environ if name.startswith("QIM_")]:
+        monkeypatch.delenv(name)
+    file = tmp_path / "qim.toml"
+    file.write_text(
+        'scylla_hosts = ["10.0.4.10", "10.0.4.11"]\nscylla_keyspace = "ours"\nscylla_dc = "dc7"\nscylla_rf = 3\n'
+    )
+    words = ["archive", "schema", "print"]
+    assert main([*words, "--config", str(file)]) == 0
+    told = capsys.readouterr().out
+    assert "CREATE KEYSPACE IF NOT EXISTS ours" in told
+    assert "'dc7': 3" in told
+    monkeypatch.setenv("QIM_CONFIG", str(file))
+    assert main([*words, "--keyspace", "other"]) == 0, "an option goes before the file"
+    assert "CREATE KEYSPACE IF NOT EXISTS other" in capsys.readouterr().out
+    file.write_text("scylla_host = 1\n")
+    assert main(words) == 2
+    assert "scylla_hosts" in capsys.readouterr().err
