@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.cluster.cluster import ONE_EACH, Cluster
+from tests.integration.cluster.cluster import ONE_EACH, PARTITIONS, Cluster
 from tests.integration.cluster.conftest import drained
+from tests.integration.cluster.test_takeover import ended_leases, held
 from tests.integration.load import Load
 from tests.integration.served import eventually
 
@@ -16,32 +17,78 @@ pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.xdist_group("cl
 
 @pytest.fixture(scope="module")
 def tiered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    counts = {**ONE_EACH, "archiver": 1}
+    counts = {**ONE_EACH, "archiver": 2}
     with Cluster(tmp_path_factory.mktemp("tiered"), counts=counts, tiered=True) as running:
         yield running
         drained(running)
 
 
+def caught_up(cluster: Cluster) -> bool:
+    """Every partition is held by one of the archivers, and none is behind."""
+    lags = [
+        value
+        for archiver in cluster.roles("archiver")
+        for (name, _), value in archiver.metrics().items()
+        if name == LAG
+    ]
+    return len(lags) >= PARTITIONS and not any(lags)
+
+
+def archived(cluster: Cluster) -> float:
+    """Rows that the archivers alive now have written."""
+    return sum(one.metric("qim_archived_rows_total") for one in cluster.roles("archiver"))
+
+
+def shared(cluster: Cluster) -> bool:
+    """Each of the two holds some of the partitions."""
+    held_each = [held(one) for one in cluster.roles("archiver")]
+    return all(held_each) and sum(held_each) == PARTITIONS
+
+
 def test_what_is_committed_is_archived_whoever_is_killed_meanwhile(
     tiered: Cluster, stores: Path, first_user: int
 ) -> None:
-    (archiver,) = tiered.roles("archiver")
-
-    def caught_up() -> bool:
-        lags = [value for (name, _), value in archiver.metrics().items() if name == LAG]
-        return len(lags) > 0 and not any(lags)
+    archiver, other = tiered.roles("archiver")
 
     async def main() -> None:
         load = Load(tiered, stores, first_user)
         async with load.running() as running:
             await running.acks(50)
             archiver.kill()
+            await eventually(lambda: held(other) == PARTITIONS)
             await running.acks(50)
             await archiver.started()
             await running.every_lane()
         await load.check()
-        await eventually(caught_up)
-        assert archiver.metric("qim_archived_rows_total") >= 50
+        await eventually(lambda: caught_up(tiered))
+        assert archived(tiered) >= 50
+
+    asyncio.run(main())
+
+
+def test_an_archiver_that_slept_beyond_its_lease_does_nothing_with_it(
+    tiered: Cluster, stores: Path, first_user: int
+) -> None:
+    """Its inserts may be late and are harmless; its position is fenced, and nothing is trimmed by it."""
+    victim, other = tiered.roles("archiver")
+
+    async def main() -> None:
+        load = Load(tiered, stores, first_user)
+        await eventually(lambda: shared(tiered))
+        had, ended = held(victim), ended_leases(victim)
+        async with load.running() as running:
+            await running.acks(50)
+            victim.pause()
+            try:
+                await eventually(lambda: held(other) == PARTITIONS)
+                await running.every_lane()
+            finally:
+                victim.resume()
+            await eventually(lambda: ended_leases(victim) >= ended + had)
+            await running.every_lane()
+        await load.check()
+        await eventually(lambda: shared(tiered) and caught_up(tiered))
+        assert victim.get("/healthz")[0] == 200
 
     asyncio.run(main())
 
