@@ -16,7 +16,6 @@ from qim.services.roles import ServiceRole
 from qim.services.settings import (
     Settings,
     check_settings,
-    is_loopback,
     read_settings,
     require,
     warnings,
@@ -418,23 +417,6 @@ def test_windows_keep_their_order() -> None:
     assert refused.code == "config_parameters"
     assert "lease_renew_ms" in refused.what
     assert codes("gateway", QIM_DEFAULT_HISTORY_RETENTION_DAYS="7") == ["config_parameters"]
-
-
-@pytest.mark.parametrize(
-    ("host", "loopback"),
-    [
-        ("127.0.0.1", True),
-        ("127.9.9.9", True),
-        ("::1", True),
-        ("localhost", True),
-        ("10.0.0.1", False),
-        ("0.0.0.0", False),
-        ("::", False),
-        ("my.host", False),
-    ],
-)
-def test_loopback_is_literal(host: str, loopback: bool) -> None:
-    assert is_loopback(host) is loopback
 
 
 # ------------------------------------------------------------ the page

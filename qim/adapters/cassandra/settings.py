@@ -1,11 +1,11 @@
 """Where the archive's cluster is and how hard a write is confirmed. Read once, checked once."""
 
-import ipaddress
 from collections.abc import Mapping
 from typing import Final
 
 from msgspec import Struct
 
+from qim.adapters.loopback import is_loopback
 from qim.adapters.start_refused import StartRefused
 
 DEFAULT_PORT: Final = 9_042
@@ -20,7 +20,6 @@ CONSISTENCIES: Final = {
     "ALL": "LOCAL_QUORUM",
 }
 """What QIM_SCYLLA_CONSISTENCY may say: LOCAL_QUORUM and whatever is stronger."""
-LOOPBACK_NAMES: Final = ("localhost", "ip6-localhost")
 PREFIX: Final = "QIM_SCYLLA_"
 
 
@@ -48,8 +47,8 @@ class CassandraSettings(Struct, frozen=True, kw_only=True):
     close_timeout_ms: int = 10_000
 
     def loopback(self) -> bool:
-        """Every contact point is on this machine, by a literal address or the name everybody knows."""
-        return all(_is_loopback(host) for host, _ in self.hosts)
+        """Every contact point is on this machine."""
+        return all(is_loopback(host) for host, _ in self.hosts)
 
 
 def settings_from(environment: Mapping[str, str]) -> CassandraSettings:
@@ -137,12 +136,3 @@ def _wrong(name: str, got: str, expected: str, example: str) -> StartRefused:
         expected=expected,
         command=f"export {PREFIX}{name}={example}",
     )
-
-
-def _is_loopback(host: str) -> bool:
-    if host in LOOPBACK_NAMES:
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -5,7 +5,6 @@ readers have recovered, a copy too few, a leader that never had the record, a da
 A setting that a broker doesn't know (Redpanda has no unclean elections to switch off) can't be wrong.
 """
 
-import ipaddress
 import logging
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -24,6 +23,7 @@ from qim.adapters.kafka.topics import (
     recovery_ms,
 )
 from qim.adapters.kafka.wire import NO_TOPIC_ID
+from qim.adapters.loopback import is_loopback
 from qim.adapters.start_refused import StartRefused
 from qim.core.ports.log import Topic
 
@@ -152,14 +152,6 @@ def _check_copies(settings: KafkaSettings, cluster: Cluster, topic: Topic, copie
         if single
         else f"kafka-reassign-partitions.sh --bootstrap-server {settings.brokers} with {COPIES} replicas a partition of {name}",
     )
-
-
-def is_loopback(host: str) -> bool:
-    """Literally: a name is not resolved, only localhost is believed."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 async def _check_brokers(settings: KafkaSettings, cluster: Cluster) -> None:

@@ -7,7 +7,6 @@
 Reserved letters of a user name, password or path are percent-encoded, as in every URL.
 """
 
-import ipaddress
 import shlex
 import ssl
 from typing import Final
@@ -15,6 +14,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from msgspec import Struct
 
+from qim.adapters.loopback import is_loopback
 from qim.adapters.start_refused import StartRefused
 
 PORT: Final = 6379
@@ -60,12 +60,7 @@ class StoreAddress(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     @property
     def on_this_machine(self) -> bool:
         """A Unix socket, a literal loopback address or ``localhost``; a name that merely resolves there is not."""
-        if self.unix_path or self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return bool(self.unix_path) or is_loopback(self.host)
 
     @property
     def redis_cli(self) -> str:

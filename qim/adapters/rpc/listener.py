@@ -1,10 +1,10 @@
 """The internal listener: bounded numbers of strangers and peers, and the handshake of each before its first byte counts."""
 
 import asyncio
-from typing import cast
 
 from qim.adapters.rpc.incoming import Incoming
 from qim.adapters.rpc.wiring import Wiring
+from qim.adapters.tcp.turned_away import TurnedAway
 from qim.adapters.tls.faults import handshake_fault
 from qim.adapters.tls.stream import TlsStream
 
@@ -42,7 +42,7 @@ class Listener:
         if self.strangers >= limits.strangers_max or self.accepted >= limits.accepted_max:
             wiring.reporting.count("rpc_refused", 1, "too_many")
             wiring.reporting.log("warning", "refused", {"code": "too_many"})
-            return Turned()
+            return TurnedAway()
         self._next += 1
         stream = Incoming(self._next, self, wiring)
         if wiring.security is None:
@@ -98,10 +98,3 @@ class Listener:
             (stream if secured is None else secured).abort()
         for stream in list(self._welcome.values()):
             stream.abort()
-
-
-class Turned(asyncio.Protocol):
-    """A stream there is no room for."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        cast("asyncio.Transport", transport).abort()

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from qim.adapters.loopback import is_loopback
 from qim.adapters.reporting import SILENT, Reporting
 from qim.adapters.rpc.frames import frame
 from qim.adapters.rpc.incoming import dialable
@@ -194,14 +195,6 @@ def _unreachable(got: str, port: int) -> StartRefused:
         expected="host:port, or a listener on one address",
         command=f"export QIM_INTERNAL_ADVERTISE=$(hostname -f):{port}",
     )
-
-
-def is_loopback(host: str) -> bool:
-    """A name other than localhost is not: where it leads is not ours to say."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def is_wildcard(host: str) -> bool:

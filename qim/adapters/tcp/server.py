@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol, cast
 
 from qim.adapters.reporting import SILENT, Reporting
 from qim.adapters.tcp.read_gap import ReadGap
+from qim.adapters.tcp.turned_away import TurnedAway
 from qim.adapters.tls.faults import handshake_fault
 from qim.adapters.tls.stream import TlsStream
 from qim.core.contract.wire import ALPN
@@ -140,13 +141,6 @@ class _Stream(asyncio.Protocol):
             self.report(self.transport.get_write_buffer_size())
 
 
-class _Turned(asyncio.Protocol):
-    """A stream there is no room for."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        cast("asyncio.Transport", transport).abort()
-
-
 class TcpServer:
     """Listens, numbers streams, and carries out the gateway's socket effects."""
 
@@ -184,7 +178,7 @@ class TcpServer:
             return stream
         if len(self._shaking) >= HANDSHAKES_MAX:
             self._reporting.count("tls_handshakes_failed", 1, "too_many")
-            return _Turned()
+            return TurnedAway()
         self._shaking[stream] = secured = TlsStream(
             self._tls.server_context(),
             stream,

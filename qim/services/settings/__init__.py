@@ -3,7 +3,6 @@
 from qim.services.settings.checks import (
     check_settings,
     has_internal_tls,
-    is_loopback,
     log_faults,
     parameter_faults,
     registry_faults,
@@ -18,7 +17,6 @@ __all__ = [
     "Settings",
     "check_settings",
     "has_internal_tls",
-    "is_loopback",
     "log_faults",
     "parameter_faults",
     "read_settings",

@@ -1,9 +1,9 @@
 """What must not start, judged from the settings alone: before any connection is made (issue: start-up checks)."""
 
-import ipaddress
 from collections.abc import Iterator
 from typing import Final
 
+from qim.adapters.loopback import is_loopback
 from qim.adapters.rpc.roles import ProcessRole, callers_of, dialled_by
 from qim.adapters.start_refused import StartRefused
 from qim.core.contract.params import ParametersInvalid
@@ -59,16 +59,6 @@ def warnings(settings: Settings, role: ServiceRole) -> tuple[str, ...]:
                 "set QIM_TLS_CERT and QIM_TLS_KEY, unless something in front of it speaks TLS"
             )
     return tuple(told)
-
-
-def is_loopback(host: str) -> bool:
-    """Literally a loopback address, or localhost; no name is resolved for it."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def has_internal_tls(settings: Settings) -> bool:
