@@ -184,7 +184,14 @@ def arguments() -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--steps", nargs="+", default=list(STEPS), choices=STEPS, metavar="STEP")
+    parser.add_argument(
+        "--steps",
+        nargs="+",
+        default=list(STEPS),
+        choices=STEPS,
+        metavar="STEP",
+        help=f"these alone, of {', '.join(STEPS)}",
+    )
     parser.add_argument(
         "--seconds", type=float, default=STEADY_SECONDS, help=f"of steady load ({STEADY_SECONDS:g})"
     )
