@@ -27,6 +27,8 @@ from qim.core.ports.log import Append, AppendRefused
 
 LOG: Final = logging.getLogger(__name__)
 NO_TRANSACTION: Final = None
+TOPIC_GONE: Final = FailReason.UNREACHABLE
+"""Never INVALID, which blames the records: a writer would refuse them for ever."""
 
 
 class _Line:
@@ -132,8 +134,11 @@ class Producer:
         if self._closing is not None:
             answer(Failed(op=append.op, why=FailReason.CANCELLED))
             return
-        if not append.records or not self._same_topic(name):
+        if not append.records:
             answer(Failed(op=append.op, why=FailReason.INVALID))
+            return
+        if not self._same_topic(name):
+            answer(Failed(op=append.op, why=TOPIC_GONE))
             return
         limit = self.record_bytes_max(name)
         for index, record in enumerate(append.records):
@@ -305,7 +310,7 @@ class Producer:
 
     def _drop_all(self, line: _Line) -> None:
         while line.jobs:
-            self._end(line).failed(FailReason.INVALID)
+            self._end(line).failed(TOPIC_GONE)
 
     def _again(self, line: _Line, *, unsure: bool) -> None:
         line.jobs[0].unsure |= unsure

@@ -226,7 +226,7 @@ def test_a_topic_made_anew_is_noticed_and_nothing_goes_into_it(kafka_brokers: st
         waiting = asker.start_fetch(2, wait_ms=60_000)
         kafka.run(kafka.admin.delete(Topic.OUTBOX))
         kafka.run(kafka.admin.create())
-        assert asker.append(b"new") == Failed(op=4, why=FailReason.INVALID)
+        assert asker.append(b"new") == Failed(op=4, why=FailReason.UNREACHABLE)
         told = kafka.answers(waiting)[0]
         assert isinstance(told, Fetched | OutOfRange)
         assert told.topic_id != before

@@ -343,7 +343,8 @@ def test_appends_that_cannot_be_sent_for_a_fault_of_ours_end_the_process(
     assert broken == ["the sending of appends"]
 
 
-def test_a_topic_made_anew_gets_nothing(stage: Stage) -> None:
+def test_a_topic_made_anew_gets_nothing_and_blames_no_record(stage: Stage) -> None:
+    """INVALID would: a writer moves what is refused so to REFUSED, for ever (pipeline.md §1.5)."""
     op = stage.append(b"a")
     stage.answer((0, 100))
     stage.cluster.id = b"u" * 16
@@ -351,9 +352,9 @@ def test_a_topic_made_anew_gets_nothing(stage: Stage) -> None:
     if stage.cluster.requests:
         stage.answer((0, 100))
         stage.run(asyncio.sleep(0.01))
-    assert stage.answers[op] == Failed(op=op, why=FailReason.INVALID)
+    assert stage.answers[op] == Failed(op=op, why=FailReason.UNREACHABLE)
     again = stage.append(b"b")
-    assert stage.answers[again] == Failed(op=again, why=FailReason.INVALID)
+    assert stage.answers[again] == Failed(op=again, why=FailReason.UNREACHABLE)
 
 
 def test_codes_that_nobody_knows_are_doubts() -> None:
