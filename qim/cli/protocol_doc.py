@@ -64,8 +64,8 @@ INTRODUCTION = f"""\
 
 <!-- Written by `python -m qim.cli.protocol_doc`; a test compares it with the code. Edit the code. -->
 
-The same bytes travel over TCP/TLS (ALPN `{wire.ALPN}`) and WebSocket. A connection carries frames; a frame is a header
-of {wire.HEADER_BYTES} bytes, big-endian, and a body.
+The same bytes travel over TCP/TLS (ALPN `{wire.ALPN}`) and are made for WebSocket, which no server listens for yet. A connection
+carries frames; a frame is a header of {wire.HEADER_BYTES} bytes, big-endian, and a body.
 
 | offset | field | type | meaning |
 |---|---|---|---|
