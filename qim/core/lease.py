@@ -120,10 +120,12 @@ class LeaseKeeper:
         due = [self._announce_at]
         if not self._renewing:
             due.append(self._renew_at)
+        # Where no more may be asked for, an answer is what is waited for: what is due before would have us woken for nothing.
+        room = self._acquiring < self.config.acquires_inflight_max and not self._draining
         for lease in self.leases.values():
             if lease.told:
                 due.append(lease.valid_until)
-            if lease.state is LeaseState.FREE and lease.wished and not self._draining:
+            if room and lease.state is LeaseState.FREE and lease.wished:
                 due.append(lease.retry_at)
         return min(due)
 
