@@ -3,11 +3,17 @@
 pytest tests/sim/test_mutants.py --mutants all        # or a name; the default is a sample
 """
 
+from pathlib import Path
+
 import pytest
 
 from qim.sim.hunt import hunt
 from qim.sim.mutants import Mutant, applied
+from qim.sim.plan import decode_plan
+from qim.sim.run import run
+from qim.sim.scene import Kit
 from tests.sim.mutants.board import board
+from tests.sim.mutants.rare import rare
 from tests.sim.mutants.rewriting import Unbound, rescript, rewrite
 
 SEEDS_MAX = 1_200
@@ -24,6 +30,8 @@ SAMPLE = (
     "unknown_version_dead_lettered",
     "silence_fails_a_row",
 )
+SAVED = Path(__file__).parent / "regressions"
+RARE = rare()
 BOARD = {mutant.name: mutant for mutant in board()}
 
 
@@ -51,6 +59,14 @@ def test_a_mutant_is_killed_by_a_right_check(hunted: str) -> None:
     mutant: Mutant = BOARD[hunted]
     kill = hunt(mutant, range(FIRST_SEED, FIRST_SEED + SEEDS_MAX))
     assert kill.killed, f"{mutant.name} survived {kill.seeds} seeds; fired: {kill.wrong}"
+
+
+@pytest.mark.parametrize("world", RARE)
+def test_a_rare_mutant_is_killed_in_its_saved_world(world: str) -> None:
+    mutant = RARE[world]
+    plan = decode_plan((SAVED / f"{world}.json").read_bytes())
+    fired = {check for check, _ in run(plan, Kit(mutant.scripts), mutant.overrides).identities()}
+    assert fired & mutant.checks, f"{mutant.name} survived; fired: {sorted(fired)}"
 
 
 def test_what_is_no_longer_written_so_does_not_bind() -> None:

@@ -199,15 +199,6 @@ def _lists() -> list[Mutant]:
             ),
         ),
         mutant(
-            "summary_of_a_former_member_kept",
-            "pipeline §4: no dispatch tells who has left of a recall, so nothing of his is kept",
-            {"unread", "preview"},
-            rewrite(
-                "qim.core.writer.query:Tally.summary",
-                ("valid_until=self.until if present else 0", "valid_until=self.until"),
-            ),
-        ),
-        mutant(
             "overlay_raises_the_conversation",
             "pipeline §4: the list is ordered by activity, which a recall is not",
             {"session_order"},
@@ -288,15 +279,6 @@ def _mailboxes() -> list[Mutant]:
             rewrite(
                 "qim.adapters.redis.codec_history:decode_overlays",
                 ("mark == run_id for", "True for"),
-            ),
-        ),
-        mutant(
-            "gone_is_waited_for",
-            "pipeline §3.3: a miss that retention explains is a tombstone, whoever's clock let it go",
-            {"unanswered", "mailbox"} | LOST,
-            rewrite(
-                "qim.core.mailbox.joining:Joining._explains",
-                ("max(self.wall, pull.let_go - 1)", "self.wall"),
             ),
         ),
         mutant(

@@ -1,0 +1,29 @@
+"""Mutants that fresh worlds meet too rarely to hunt: each is killed in a saved world that once showed its rule broken."""
+
+from qim.sim.mutants import Mutant
+from tests.sim.mutants.making import LOST, mutant
+from tests.sim.mutants.rewriting import rewrite
+
+
+def rare() -> dict[str, Mutant]:
+    """Saved world -> its mutant; raises Unbound where a rule has moved."""
+    return {
+        "recalled-after-one-has-left": mutant(
+            "summary_of_a_former_member_kept",
+            "pipeline §4: no dispatch tells who has left of a recall, so nothing of his is kept",
+            {"unread", "preview"},
+            rewrite(
+                "qim.core.writer.query:Tally.summary",
+                ("valid_until=self.until if present else 0", "valid_until=self.until"),
+            ),
+        ),
+        "gone-by-another-clock": mutant(
+            "gone_is_waited_for",
+            "pipeline §3.3: a miss that retention explains is a tombstone, whoever's clock let it go",
+            {"unanswered", "mailbox"} | LOST,
+            rewrite(
+                "qim.core.mailbox.joining:Joining._explains",
+                ("max(self.wall, pull.let_go - 1)", "self.wall"),
+            ),
+        ),
+    }
