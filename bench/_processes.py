@@ -95,10 +95,11 @@ def machine_cpu() -> float:
 
 
 def median_of(rounds: list[dict[str, Any]]) -> dict[str, Any]:
-    """Numbers by their median over the rounds, anything else as the last round had it."""
+    """Numbers by their median over the rounds, anything else as the last round had it; only what every round has."""
+    shared = [key for key in rounds[0] if all(key in one for one in rounds)]
     ordered = {
         key: sorted(one[key] for one in rounds if isinstance(one[key], int | float))
-        for key in rounds[0]
+        for key in shared
     }
     return {
         key: values[len(values) // 2] if len(values) == len(rounds) else rounds[-1][key]
