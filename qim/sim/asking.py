@@ -169,6 +169,7 @@ class Asking:
             told.unanswered.append(f"mailbox of user {user}: {words(synced)}")
             return
         cursor, waits = synced.cursor, 0
+        told.first_cursor = cursor
         for _ in range(PAGES_MAX):
             ask = AskPull(rid=0, actor=actor, cursor=cursor, up_to_seq=END, limit=self._page)
             answer = yield Question(resource=resource, message=ask)

@@ -121,6 +121,7 @@ def _fanout(scene: "Scene", node: Node) -> HostedMachine:
 
 
 def _mailbox(scene: "Scene", node: Node) -> HostedMachine:
+    small = scene.plan.parameters
     config = MailboxConfig(
         shard_count=scene.plan.topology.shards,
         outbox_partition_count=scene.plan.topology.outbox_partitions,
@@ -128,6 +129,10 @@ def _mailbox(scene: "Scene", node: Node) -> HostedMachine:
         page_default=scene.parameters.page_default,
         archived=True,
         retention=_retention(scene),
+        mailbox_day_ms=small.mailbox_day_ms,
+        mailbox_retention_ms=small.mailbox_retention_ms,
+        read_back_ms=small.read_back_ms,
+        trim_ms=BRIEF_LOOK_MS if small.mailbox_retention_ms < HOUR_MS else MINUTE_MS,
     )
     return MailboxNode(config, choose=node.choose())
 

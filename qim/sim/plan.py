@@ -69,6 +69,9 @@ class Compressed(Struct, frozen=True, kw_only=True, gc=False):
     ephemeral_ms: int = 86_400_000
     request_timeout_ms: int = 5_000
     page_default: int = 100
+    mailbox_day_ms: int = 86_400_000
+    mailbox_retention_ms: int = 30 * 86_400_000
+    read_back_ms: int = 7 * 86_400_000
     inline_body_bytes_max: int = 1_024
     """Longer bodies stand in no dispatch: pushes go without them, pulls look into store and archive."""
 

@@ -23,4 +23,6 @@ class Told(Struct, kw_only=True):
     """conversation -> when its owner answered, by its own wall clock."""
     listed: dict[bytes, Clock] = {}
     """Likewise for the list, whose summaries may be a little older."""
+    first_cursor: bytes = b""
+    """Where a new device was let begin: what lies before is read back from history alone."""
     mailbox: list[PulledEntry] = []

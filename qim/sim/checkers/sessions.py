@@ -3,14 +3,18 @@
 
 from typing import TYPE_CHECKING
 
+from qim.core.contract.cursor import decode_cursor
 from qim.core.contract.entities import EMPTY_ID, MessageKind, decode_stored_record
+from qim.core.contract.errors import ProtocolError
 from qim.core.contract.kinds import StateFlag, Tombstone
 from qim.core.contract.logvalue import StateLogged, read_user_state
 from qim.core.contract.rpc import PulledEntry, SessionRow
+from qim.core.contract.sequences import split_mailbox_seq
 from qim.core.ports.log import Topic
 from qim.sim.cast import TENANT
 from qim.sim.history import History
 from qim.sim.localstore import Device
+from qim.sim.secret import SECRET
 from qim.sim.told import Told
 from qim.sim.visible import WINDOW, ExpectedConversation, Visible
 
@@ -110,7 +114,12 @@ class Sessions:
     def _mailbox(self, user: int, told: Told, visible: Visible) -> None:
         """Every record of the user's frozen audiences once, its body iff nobody took it back."""
         messages = self.history.oracle.messages
-        owed = {name: None for name, message in messages.items() if user in message.audience}
+        before = self._before(user, told.first_cursor)
+        owed = {
+            name: None
+            for name, message in messages.items()
+            if user in message.audience and name not in before
+        }
         got = [entry.message_id for entry in told.mailbox]
         if len(got) != len(owed) or any(name not in owed for name in got):
             text = f"user {user}: {len(got)} entries, {len(owed)} owed"
@@ -118,6 +127,20 @@ class Sessions:
             return
         for entry in told.mailbox:
             self._entry(user, entry, visible)
+
+    def _before(self, user: int, cursor: bytes) -> dict[bytes, None]:
+        """What was dispatched to the user's shard before a new device's first cursor: read-back or trim has passed it."""
+        oracle = self.history.oracle
+        try:
+            first = split_mailbox_seq(decode_cursor(cursor, SECRET).seq + 1)[1]
+        except ProtocolError:
+            return {}  # real servers sign with a secret of their own, and keep for days
+        rows = oracle.dispatches.get(oracle.place(user)[0], {})
+        return {
+            expected.dispatch.message_id: None
+            for offset, expected in rows.items()
+            if expected is not None and offset < first
+        }
 
     def _device(self, device: Device, told: Told, visible: Visible) -> None:
         """Where a device thinks that it knows all beyond the mark, it counts what the list counts (pipeline.md §6).
