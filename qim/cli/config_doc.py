@@ -53,6 +53,7 @@ REFUSALS = """\
 | `topics_not_distinct` | two of the three topics have one name |
 | `archiver_without_archive` | an archiver without `QIM_MESSAGE_STORE_BACKEND=tiered` |
 | `tls_pair_half` | a certificate without its key, or the reverse: never ends in plaintext |
+| `clients_plaintext` | a gateway outside loopback without TLS, unless `QIM_GATEWAY_PLAINTEXT=1` says that something in front of it has it |
 | `internal_tls_half` | some of the four files of mTLS between processes |
 | `internal_plaintext` | any internal listener outside loopback without mTLS |
 | `internal_server_name_missing` | mTLS without the name expected of those it dials |

@@ -379,7 +379,23 @@ def test_the_development_secret_stays_at_home(role: str) -> None:
     assert codes(role, **told) == ["auth_secret_default"]
     assert codes(role, **told, QIM_AUTH_SECRET="x" * 32) == []
     assert codes("writer", **told) == [], "it signs nothing"
-    assert codes(role, QIM_GATEWAY_LISTEN="0.0.0.0:7000") == ["auth_secret_default"]
+    abroad = {"QIM_GATEWAY_LISTEN": "0.0.0.0:7000", "QIM_GATEWAY_PLAINTEXT": "1"}
+    assert codes(role, **abroad) == ["auth_secret_default"]
+
+
+def test_clients_abroad_are_not_served_in_plaintext() -> None:
+    told = {"QIM_GATEWAY_LISTEN": "0.0.0.0:7000", "QIM_AUTH_SECRET": "x" * 32}
+    (refused,) = faults("gateway", **told)
+    assert (refused.code, refused.what) == (
+        "clients_plaintext",
+        "the clients' listener 0.0.0.0:7000",
+    )
+    assert "QIM_GATEWAY_PLAINTEXT=1" in refused.command
+    assert codes("gateway", **told, QIM_GATEWAY_PLAINTEXT="1") == []
+    assert codes("gateway", **told, QIM_TLS_CERT="a.pem", QIM_TLS_KEY="a.key") == []
+    assert codes("gateway", **told, QIM_TLS_KEY="a.key") == ["tls_pair_half"]
+    assert codes("gateway", QIM_GATEWAY_LISTEN="127.0.0.1:7000") == []
+    assert codes("mailbox", **told) == [], "it serves no clients"
 
 
 def warned(role: str, **told: str) -> tuple[str, ...]:
@@ -393,7 +409,7 @@ def test_what_is_let_pass_is_said() -> None:
         assert warned(role, **own) == ()
     assert warned("writer") == (), "it signs nothing"
     abroad = own | {"QIM_GATEWAY_LISTEN": "0.0.0.0:7000"}
-    (plain,) = warned("gateway", **abroad)
+    (plain,) = warned("gateway", **abroad, QIM_GATEWAY_PLAINTEXT="1")
     assert "plaintext at 0.0.0.0:7000" in plain
     assert warned("mailbox", **abroad) == ()
     assert warned("gateway", **abroad, QIM_TLS_CERT="a.pem", QIM_TLS_KEY="a.key") == ()

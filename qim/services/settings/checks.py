@@ -30,7 +30,7 @@ def check_settings(settings: Settings, role: ServiceRole) -> tuple[StartRefused,
         *_topics(settings, role),
         *parameter_faults(settings),
         *_archive(settings, role),
-        *_client_tls(settings),
+        *_client_tls(settings, role),
         *registry_faults(settings),
         *log_faults(settings),
         *_archive_login(settings),
@@ -52,13 +52,16 @@ def warnings(settings: Settings, role: ServiceRole) -> tuple[str, ...]:
     told: list[str] = []
     if role in _SIGNS and settings.auth_secret == DEVELOPMENT_SECRET:
         told.append("the development secret signs tokens and cursors: set QIM_AUTH_SECRET")
-    if role is ServiceRole.GATEWAY and settings.tls_cert is None:
-        if not is_loopback(settings.gateway_listen[0]):
-            told.append(
-                f"clients are served in plaintext at {show_address(settings.gateway_listen)}: "
-                "set QIM_TLS_CERT and QIM_TLS_KEY, unless something in front of it speaks TLS"
-            )
+    if role is ServiceRole.GATEWAY and _serves_plaintext_abroad(settings):
+        told.append(
+            f"clients are served in plaintext at {show_address(settings.gateway_listen)}: "
+            "QIM_GATEWAY_PLAINTEXT says that something in front of it speaks TLS"
+        )
     return tuple(told)
+
+
+def _serves_plaintext_abroad(settings: Settings) -> bool:
+    return settings.tls_cert is None and not is_loopback(settings.gateway_listen[0])
 
 
 def has_internal_tls(settings: Settings) -> bool:
@@ -135,8 +138,17 @@ def _archive(settings: Settings, role: ServiceRole) -> Iterator[StartRefused]:
             )
 
 
-def _client_tls(settings: Settings) -> Iterator[StartRefused]:
+def _client_tls(settings: Settings, role: ServiceRole) -> Iterator[StartRefused]:
     yield from _pair(settings.tls_cert, settings.tls_key, "QIM_TLS_CERT", "QIM_TLS_KEY")
+    allowed = settings.gateway_plaintext or settings.tls_key is not None
+    if role is ServiceRole.GATEWAY and _serves_plaintext_abroad(settings) and not allowed:
+        yield StartRefused(
+            "clients_plaintext",
+            f"the clients' listener {show_address(settings.gateway_listen)}",
+            got="reachable from other machines, in plaintext",
+            expected="QIM_TLS_CERT and QIM_TLS_KEY, loopback, or something in front of it that speaks TLS",
+            command="qim certs dev  # then set QIM_TLS_CERT and QIM_TLS_KEY; or QIM_GATEWAY_PLAINTEXT=1",
+        )
 
 
 def registry_faults(settings: Settings) -> Iterator[StartRefused]:

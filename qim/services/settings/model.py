@@ -87,6 +87,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     auth_secret: str = DEVELOPMENT_SECRET
     tls_cert: str | None = None
     tls_key: str | None = None
+    gateway_plaintext: bool = False
     internal_tls_cert: str | None = None
     internal_tls_key: str | None = None
     internal_tls_client_ca: str | None = None

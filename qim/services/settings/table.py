@@ -298,6 +298,11 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         ),
         ("QIM_TLS_CERT", PATH, "gateway: certificate chain for clients (TLS 1.3, ALPN qim/1)"),
         ("QIM_TLS_KEY", PATH, "gateway: its key; both or neither"),
+        (
+            "QIM_GATEWAY_PLAINTEXT",
+            SWITCH,
+            "1 lets a gateway serve clients without TLS outside loopback: something in front of it speaks TLS",
+        ),
         ("QIM_INTERNAL_TLS_CERT", PATH, "leaf certificate of this process towards others"),
         ("QIM_INTERNAL_TLS_KEY", PATH, "its key"),
         ("QIM_INTERNAL_TLS_CLIENT_CA", PATH, "CA of those who dial this process"),
