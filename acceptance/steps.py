@@ -13,6 +13,7 @@ from acceptance.bed import LENT, Bed, missing_parts, room_for
 from acceptance.commands import QIM, Commands, Ended, junit_of
 from acceptance.devices import DeviceLane
 from acceptance.judgement import (
+    ACK_P99_MS,
     GROUP_MEMBERS,
     Judged,
     judge_audit,
@@ -51,6 +52,8 @@ GROUP_DELIVERIES_SHARE: Final = 0.5
 STORMS: Final = 2
 RECONNECTS: Final = 5.0
 SLOW_READERS: Final = 20
+STEADY_LATE_MS: Final = ACK_P99_MS / 2
+"""Latency counts from the due time, so a late generator can only make it look worse; beyond this it would be all of it."""
 HEAVY_LATE_MS: Final = 10_000.0
 """A storm keeps the one process that plays a thousand devices busy too; no latency is read from this load."""
 STEADY_FIRST_USER: Final = 1_000_001
@@ -153,7 +156,7 @@ class Steps:
         plan = self.plan
         words = ["--users", str(STEADY_USERS), "--first-user", str(STEADY_FIRST_USER)]
         words += ["--groups", str(STEADY_GROUPS), "--group-size", "10"]
-        words += ["--group-share", str(STEADY_GROUP_SHARE)]
+        words += ["--group-share", str(STEADY_GROUP_SHARE), "--late-ms", str(STEADY_LATE_MS)]
         report, devices = self._load("steady", plan.rate, plan.steady_seconds, words)
         judged = judge_steady(report, rate=plan.rate, seconds=plan.steady_seconds)
         return together(judged, judge_devices(devices))

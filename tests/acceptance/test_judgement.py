@@ -202,8 +202,7 @@ LOAD: dict[str, Any] = {
 ANY_LOAD = [
     (lambda told: told.update(holds=False), Status.FAILED),
     (lambda told: told.update(offered_per_s=97.0), Status.FAILED),
-    (lambda told: told.update(acked_per_s=97.0), Status.FAILED),
-    (lambda told: told.update(acked_per_s=float("nan")), Status.FAILED),
+    (lambda told: told.update(offered_per_s=float("nan")), Status.FAILED),
     (lambda told: told.update(complete=False), Status.INCOMPLETE),
     (
         lambda told: told.update(complete=False, incomplete_because=["the generator was late"]),
@@ -238,6 +237,8 @@ def test_loads(change: Change, wanted: Status) -> None:
 @cases(
     ("change", "wanted"),
     [
+        (lambda told: told.update(acked_per_s=97.0), Status.FAILED),
+        (lambda told: told.update(acked_per_s=float("nan")), Status.FAILED),
         (lambda told: told["latency_ms"]["ack"].update(p99=150.1), Status.FAILED),
         (lambda told: told["latency_ms"]["end_to_end"].update(p99=300.1), Status.FAILED),
         (lambda told: told["latency_ms"]["end_to_end"].update(count=0), Status.INCOMPLETE),
@@ -247,7 +248,7 @@ def test_loads(change: Change, wanted: Status) -> None:
 )
 def test_objectives(change: Change, wanted: Status) -> None:
     assert as_steady(changed(LOAD, change)) is wanted
-    assert as_heavy(changed(LOAD, change)) is Status.PASSED, "hardship has no latency to keep"
+    assert as_heavy(changed(LOAD, change)) is Status.PASSED, "hardship may catch up later"
 
 
 @cases(

@@ -214,6 +214,10 @@ class LoadRun:
                 blown += 1
             self._progress(phase, elapsed / seconds)
             await asyncio.sleep(TICK_SECONDS)
+        while count < int(seconds * plan.rate):
+            # Due before the end and not come to: offered late, never left out.
+            self._send_one(count, began + int(count * 1_000_000 / plan.rate))
+            count += 1
 
     def _blow(self) -> None:
         """As when a gateway or a network comes back: everybody dials at the same time."""
