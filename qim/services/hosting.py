@@ -290,6 +290,7 @@ def _writer(deployment: Deployment) -> Writer:
     config = WriterConfig(
         instance=deployment.instance,
         instance_epoch=deployment.instance_epoch,
+        instance_leased=True,
         outbox_partition_count=parameters.outbox_partition_count,
         not_after_max_ms=parameters.not_after_ms + parameters.not_after_slack_ms,
         clock_ahead_max_ms=parameters.clock_ahead_max_ms,

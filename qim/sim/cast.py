@@ -102,6 +102,7 @@ def _writer(scene: "Scene", node: Node) -> HostedMachine:
     made, small = scene.parameters, scene.plan.parameters
     config = WriterConfig(
         instance=_number(node),
+        instance_leased=True,
         outbox_partition_count=scene.plan.topology.outbox_partitions,
         not_after_max_ms=made.not_after_ms + made.not_after_slack_ms,
         tiered=True,

@@ -76,6 +76,10 @@ class Writer:
         self._trimming: Final = Trimming(self._orders)
         self._opening: Final = Opening(self._orders, self._trimming)
         self._shards: Final[dict[int, Shard]] = {}
+        self._nameless = config.instance_leased
+        """The instance lease has not come yet: message_ids of this process's last life might be made again."""
+        self._held_back: dict[int, LeaseHeld] = {}
+        """Shards whose lease came first, one each."""
         self._draining = False
         self._probe_at: Ms | None = None
         self._handlers: Final[dict[Call, Handler]] = {
@@ -288,11 +292,18 @@ class Writer:
         self._orders.clock.observe(event.wall, self._orders.now)
         if event.resource.role is Role.INSTANCE:
             self._orders.clock.take_instance(event.resource.number, event.epoch)
+            self._nameless = False
+            held, self._held_back = self._held_back, {}
+            for waiting in held.values():
+                self._on_lease_held(waiting)
             return
         if event.resource.role is not Role.WRITER:
             return
         number = event.resource.number
         self._orders.elsewhere.pop(number, None)
+        if self._nameless:
+            self._held_back[number] = event
+            return
         shard = self._shards.get(number)
         if shard is None:
             shard = self._shards[number] = Shard(number)
@@ -303,6 +314,7 @@ class Writer:
         if event.resource.role is not Role.WRITER:
             return
         self._orders.elsewhere[event.resource.number] = event.owner_address
+        self._held_back.pop(event.resource.number, None)
         shard = self._shards.get(event.resource.number)
         if shard is not None:
             close(self._orders, shard)

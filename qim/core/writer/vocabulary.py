@@ -139,12 +139,14 @@ PARTITION_COUNT: Final = DEFAULT.outbox_partition_count
 class WriterConfig(Struct, frozen=True, kw_only=True):
     """Limits with their unit last; contract.md's parameters by their own names.
 
-    ``instance``/``instance_epoch`` go into message_ids until a LeaseHeld of Role.INSTANCE brings others. A rate of 0
-    per second means: no limit. Byte limits count bodies and records, not Python objects.
+    ``instance``/``instance_epoch`` go into message_ids until a LeaseHeld of Role.INSTANCE brings others. Where one is to
+    come (``instance_leased``) no shard is opened before it: an id made under the epoch of a process's last life may be one
+    that life made. A rate of 0 per second means: no limit. Byte limits count bodies and records, not Python objects.
     """
 
     instance: int = 0
     instance_epoch: int = 1
+    instance_leased: bool = False
     outbox_partition_count: int = PARTITION_COUNT
     # contract.md, Parameters
     not_after_max_ms: int = DEFAULT.not_after_ms + DEFAULT.not_after_slack_ms

@@ -4,6 +4,7 @@ import pytest
 
 from qim.core.contract.entities import CommitState
 from qim.core.contract.errors import ErrorCode
+from qim.core.contract.ids import unpack_message_id
 from qim.core.contract.logvalue import Barrier, barrier_value, read_outbox
 from qim.core.ports.completion import Failed, FailReason, Fenced, StoreReset, StoreRole, Unknown
 from qim.core.ports.local import LeaseGone, LeaseHeld
@@ -77,6 +78,36 @@ def test_each_step_waits_for_the_one_before() -> None:
     assert scene.barriers == [(1, 0)]
     assert read_outbox(scene.log[0].value) == Barrier(1)
     assert scene.counts["shard_serving"] == 1
+
+
+def test_no_shard_is_opened_before_the_instance_lease_that_names_its_ids() -> None:
+    """An id made under the epoch of this process's last life may be one that life made."""
+    scene = closed(WriterConfig(outbox_partition_count=1, instance_leased=True))
+    scene.hold()
+    assert scene.inflight == []
+    resource = Resource(role=Role.INSTANCE, number=7)
+    granted = LeaseHeld(
+        resource=resource, epoch=9, barrier_epoch=0, barrier_offset=-1, wall=scene.wall()
+    )
+    scene.step(granted)
+    assert [type(request).__name__ for request in scene.inflight] == ["OpenShard"]
+    scene.settle()
+    rid = scene.send(1, 2)
+    scene.settle()
+    parts = unpack_message_id(scene.sent(rid).message_id)
+    assert (parts.instance, parts.epoch_low) == (7, 9)
+
+
+def test_a_shard_lost_before_the_instance_lease_is_not_opened_by_it() -> None:
+    scene = closed(WriterConfig(outbox_partition_count=1, instance_leased=True))
+    scene.hold()
+    scene.lose()
+    resource = Resource(role=Role.INSTANCE, number=7)
+    granted = LeaseHeld(
+        resource=resource, epoch=9, barrier_epoch=0, barrier_offset=-1, wall=scene.wall()
+    )
+    scene.step(granted)
+    assert scene.inflight == []
 
 
 def test_requests_wait_while_the_shard_opens() -> None:

@@ -17,6 +17,15 @@ def rare() -> dict[str, Mutant]:
                 ("valid_until=self.until if present else 0", "valid_until=self.until"),
             ),
         ),
+        "ids-of-a-last-life": mutant(
+            "ids_before_the_instance_lease",
+            "contract, message_id: instance and the epoch of its lease make ids of two lives differ",
+            {"effective_once", "commit_once", "ack_coordinates"},
+            rewrite(
+                "qim.core.writer.machine:Writer._on_lease_held",
+                ("if self._nameless:", "if False:"),
+            ),
+        ),
         "gone-by-another-clock": mutant(
             "gone_is_waited_for",
             "pipeline §3.3: a miss that retention explains is a tombstone, whoever's clock let it go",
