@@ -35,7 +35,7 @@ from qim.core.contract.tokens import AccessToken, sign_token
 from qim.core.gateway import ConnectionNode, GatewayConfig
 from qim.core.ports.local import DrainRequested, Started
 from qim.core.ports.network import Received, Send
-from qim.core.ports.observe import Count, Gauge, StageReached, Violation
+from qim.core.ports.observe import Count, Gauge, Measured, StageReached, Violation
 from qim.core.ports.sockets import (
     Accepted,
     BytesReceived,
@@ -273,7 +273,7 @@ class ToyWorld:
                     self._close(end, self.streams[end])
                 else:
                     self.give(name, SocketClosed(conn=effect.conn))
-            case PauseReading() | ResumeReading() | Gauge() | StageReached():
+            case PauseReading() | ResumeReading() | Gauge() | Measured() | StageReached():
                 pass
             case Count():
                 self.counts[effect.name] = self.counts.get(effect.name, 0) + effect.value
