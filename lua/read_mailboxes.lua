@@ -17,9 +17,11 @@ local trim = shard[2] or '\0\0\0\0\0\0\0\0'
 if packed == '' then return {'R'} end
 
 -- Where the reading begins: the last day range that starts at or before the first wanted offset. Only the 48
--- bits of the offset are compared; across shard epochs cursors are rebased before they are read.
+-- bits of the offset are compared; across shard epochs cursors are rebased before they are read. Epochs begin
+-- at 1, so what is wanted from epoch 0 on is wanted from the first entry on, whatever its offset bits say.
 local function first_day(wanted)
   local at = 1
+  if sub(wanted, 1, 2) == '\0\0' then return at end
   for next_day = 13, #days, 12 do
     if below(sub(wanted, 3, 8), sub(days, next_day + 6, next_day + 11)) then break end
     at = next_day

@@ -208,6 +208,19 @@ def test_pull_crosses_days_in_order(store: Store) -> None:
     assert Box(store).opened.days == days, "a range that stands is not begun again"
 
 
+def test_a_read_from_before_every_epoch_has_a_first_day_of_one_entry(store: Store) -> None:
+    """The audit begins at 0, whose successor has the offset bits of the second entry (seed 50387, short days)."""
+    epoch_1 = 1 << 48
+    box = Box(store, initial=epoch_1 - 1)
+    rows = [row(1, epoch_1, 20_000), row(1, epoch_1 + 1, 20_001)]
+    days = ((20_000, epoch_1), (20_001, epoch_1 + 1))
+    box.append(epoch_1 - 1, epoch_1 + 1, *rows, days=days)
+    wanted = [b"entry %d" % seq for seq in (epoch_1, epoch_1 + 1)]
+    for after in (0, 1, epoch_1 - 1):
+        assert list(box.read(1, after).entries) == wanted
+    assert list(box.read(1, epoch_1).entries) == wanted[1:]
+
+
 def test_trim_removes_whole_days_and_never_passes_a_lane(store: Store) -> None:
     box = Box(store)
     rows = [row(user, 1000 + n, 20_000 + n // 3) for n in range(9) for user in (1, 2, 3)]
