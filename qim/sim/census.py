@@ -10,7 +10,7 @@ from typing import Final
 from qim.core.contract.invariants import Stage
 from qim.sim.faults import FAULTS, tag_of
 
-SEEDS: Final = 120
+SEEDS: Final = 240
 """Swarm worlds within which everything declared must have happened."""
 
 STAGES: Final = (

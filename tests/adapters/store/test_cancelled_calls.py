@@ -24,7 +24,8 @@ from tests.integration.testbed.redis import RedisServer, valkey_binary
 
 CALLERS = 48
 ROUNDS = 120
-CANCELLED = 0.01
+CANCELLED = 0.015
+AT_ONCE = 0.7
 TURNS_MAX = 30
 SECONDS_MAX = 60
 """Only ever reached where a reply has gone to nobody."""
@@ -93,7 +94,9 @@ class Caller:
         through = self._by_port if self._dice.random() < 0.5 else self._by_connection
         task = asyncio.ensure_future(through(request))
         if self._dice.random() < CANCELLED:
-            for _ in range(1 + self._dice.randrange(TURNS_MAX)):
+            # Most at once, when no answer can be there yet; the others at any turn, also one at which it has come.
+            at_once = self._dice.random() < AT_ONCE
+            for _ in range(1 if at_once else 1 + self._dice.randrange(TURNS_MAX)):
                 await asyncio.sleep(0)
             self.cancelled += task.cancel()
             await asyncio.wait([task])
