@@ -178,6 +178,8 @@ def test_silence_before_auth_ends_after_ten_seconds(served: Served) -> None:
 
 def test_half_closed_and_vanished_peers_are_let_go(served: Served) -> None:
     async def main() -> None:
+        # What an earlier test left is still being let go: only what is more than that would be ours.
+        await streams_open(served, 0)
         files, resident = served.open_files(), served.resident_bytes()
         for number in range(CONNECTS):
             client = await RawClient.log_in(served.target, USER, device=b"%d" % (number % 7))
@@ -191,7 +193,7 @@ def test_half_closed_and_vanished_peers_are_let_go(served: Served) -> None:
                 await client.close()
         await streams_open(served, 0)
         await no_presence(served)
-        assert served.open_files() == files
+        await eventually(lambda: served.open_files() <= files)
         assert served.resident_bytes() - resident < 16 << 20
 
     run(main)
