@@ -75,8 +75,7 @@ commitlog_directory: {directory}/commitlog
 saved_caches_directory: {directory}/saved_caches
 hints_directory: {directory}/hints
 cdc_raw_directory: {directory}/cdc_raw
-commitlog_sync: periodic
-commitlog_sync_period: 1000ms
+commitlog_sync: batch
 commitlog_segment_size: 8MiB
 disk_failure_policy: die
 commit_failure_policy: die
