@@ -40,10 +40,6 @@ class MachineClocks:
             policy=RetentionPolicy(),
         )
 
-    def is_behind_the_archive(self, resource: Resource) -> bool:
-        """Nothing expires within a run."""
-        return False
-
 
 class RealAsking:
     """Use within ``async with``; plaintext on loopback, where its word is taken for a gateway's."""

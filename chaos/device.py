@@ -9,20 +9,28 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from msgspec import Struct
 
 from qim.client.driver import ClientDriver, wall_ms
 from qim.client.local_store import LocalStore
+from qim.core.client.conversation import DELETED
 from qim.core.client.vocabulary import ClientConfig, ClientNotice, OfflineWanted
 from qim.core.contract.params import DAY_MS
 from qim.core.contract.tokens import AccessToken, sign_token
 from qim.core.ports.completion import Failed, Unknown
 from qim.core.ports.local import Started
-from qim.core.ports.local_store import LocalStoreReply, LocalStoreRequest
+from qim.core.ports.local_store import (
+    LocalConversation,
+    LocalMessage,
+    LocalStoreReply,
+    LocalStoreRequest,
+)
 from qim.sim.cast import TENANT
 from qim.sim.localstore import Device
+
+MESSAGES_MAX: Final = 1_000_000
 
 
 class LocalFact(Struct, frozen=True, kw_only=True):
@@ -60,6 +68,14 @@ class ShadowedDriver(ClientDriver):
                 if not isinstance(reply, Failed | Unknown):
                     self._on_local(order, reply)
         super()._ordered(orders, done)
+
+
+class Disk(Struct, frozen=True, kw_only=True):
+    """What a device's SQLite store says; messages that the user deleted are left out."""
+
+    pending: int
+    messages: dict[bytes, LocalMessage]
+    conversations: dict[bytes, LocalConversation]
 
 
 class Hosted:
@@ -160,28 +176,36 @@ class RealDevice:
     async def differences(self) -> list[str]:
         """Where disk and shadow disagree, in words; empty when the shadow may be judged instead of the disk."""
         assert self._driver is not None
-        return cast(list[str], await self._driver.on_store_thread(self._compare))
+        # Compared here, behind every order whose commit was told before the disk was read.
+        return self.compare(await self._driver.on_store_thread(self._read_disk))
 
-    def _compare(self, store: LocalStore) -> list[str]:
+    def _read_disk(self, store: LocalStore) -> Disk:
+        conversations = tuple(self.shadow.rows.conversations)
+        return Disk(
+            pending=store.pending_count(),
+            messages={
+                one.message_id: one
+                for conversation_id in conversations
+                for one in store.messages(conversation_id, MESSAGES_MAX)
+            },
+            conversations={one: store.conversation(one) for one in conversations},
+        )
+
+    def compare(self, disk: Disk) -> list[str]:
+        """Both ways: what no fact put there, and what a fact put there and is gone."""
         shadow, found = self.shadow, []
-        if store.pending_count() != len(shadow.pending):
-            found.append(f"{store.pending_count()} pending on disk, {len(shadow.pending)} in facts")
-        by_conversation: dict[bytes, int] = {}
-        for message in shadow.messages.values():
-            by_conversation[message.conversation_id] = (
-                by_conversation.get(message.conversation_id, 0) + 1
-            )
-        for conversation_id in by_conversation:
-            held = {one.message_id for one in store.messages(conversation_id, 1_000_000)}
-            expected = {
-                one.message_id
-                for one in shadow.messages.values()
-                if one.conversation_id == conversation_id
-            }
-            strangers = held - expected
-            if strangers:
-                found.append(f"{len(strangers)} messages on disk that no fact put there")
-            if store.conversation(conversation_id) != shadow.rows.conversation(conversation_id):
+        if disk.pending != len(shadow.pending):
+            found.append(f"{disk.pending} pending on disk, {len(shadow.pending)} in facts")
+        shown = {
+            message_id: message
+            for message_id, message in shadow.messages.items()
+            if not shadow.rows.hidden[message_id] & DELETED
+        }
+        for message_id in sorted(disk.messages.keys() | shown.keys()):
+            if disk.messages.get(message_id) != shown.get(message_id):
+                found.append(f"message {message_id.hex()} differs")
+        for conversation_id, row in disk.conversations.items():
+            if row != shadow.rows.conversation(conversation_id):
                 found.append(f"conversation {conversation_id.hex()[:8]} differs")
         return [f"{self.name}: {one}" for one in found]
 

@@ -1,7 +1,6 @@
 """The simulator's faults done to real parts: signals, files, wires. What began is undone at its end, or at the heal."""
 
 import asyncio
-import os
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
@@ -38,7 +37,7 @@ RESET_SECONDS: Final = 0.5
 UP_SECONDS_MAX: Final = 90.0
 WHOLE: Final = 65_536
 GARBAGE: Final = (
-    os.urandom(512),
+    bytes(range(256)) * 2,
     b"\xff" * 64,
     b"\0\0\0\x04\0\x20\0\0\0\0\0\0\0\0\0\0hey!",
     b"\0\0",

@@ -6,11 +6,12 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from chaos.device import LocalFact
+from chaos.device import Disk, LocalFact
 from chaos.embedded import EmbeddedDeployment
 from chaos.plan import with_faults, workload
 from chaos.run import ChaosRun, RunReport
 from chaos.scene import judge
+from qim.core.client.conversation import DELETED
 from qim.core.ports.local_store import SaveBatch, SaveHistory, SavePush
 from qim.sim.faults import Crash, Fault, StoreRestart
 from qim.sim.plan import Topology
@@ -59,6 +60,26 @@ async def killed_and_judged(deployment: EmbeddedDeployment, folder: Path) -> Non
     assert report.faults == {"crash": 1, "store_restart": 1}
     assert report.effective >= report.messages * 0.9 > 100
     await a_fact_left_out_is_seen(run)
+    a_disk_that_lost_or_altered_something_is_seen(run)
+
+
+def a_disk_that_lost_or_altered_something_is_seen(run: ChaosRun) -> None:
+    """The shadow stands for the disk only while both hold the same messages, whole."""
+    device = next(one for one in run.scene.real.values() if len(one.shadow.messages) > 1)
+    shown = dict(device.shadow.messages)
+    rows = dict(device.shadow.rows.conversations)
+    pending = len(device.shadow.pending)
+    same = Disk(pending=pending, messages=shown, conversations=rows)
+    hidden = [one for one, bits in device.shadow.rows.hidden.items() if bits & DELETED]
+    for one in hidden:
+        del shown[one]
+    assert device.compare(same) == []
+    first, message = next(iter(shown.items()))
+    lost = {one: kept for one, kept in shown.items() if one != first}
+    for other in (lost, shown | {first: replace(message, body=b"another")}):
+        (told,) = device.compare(Disk(pending=pending, messages=other, conversations=rows))
+        assert first.hex() in told
+    assert device.compare(Disk(pending=pending + 1, messages=shown, conversations=rows))
 
 
 async def a_fact_left_out_is_seen(run: ChaosRun) -> None:
