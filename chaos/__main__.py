@@ -24,6 +24,7 @@ import msgspec
 from chaos.asking import RealAsking
 from chaos.cluster import COUNTS, ChaosCluster, ClusterDeployment
 from chaos.injector import ClusterInjector
+from chaos.names import UNKNOWN_NODE, unknown_names
 from chaos.plan import HEAL_SHARE, MINUTE_MS, with_faults, workload
 from chaos.run import ChaosRun, RunReport
 from chaos.scene import RealScene
@@ -58,7 +59,7 @@ class WrongUsage(Exception):
 def planned(args: argparse.Namespace) -> Plan:
     """From a file, or drawn. Raises WrongUsage."""
     if args.plan is not None:
-        return read_plan(args.plan)
+        return read_plan(args.plan, brokers=args.brokers)
     if not (args.minutes > 0 and args.rate > 0):
         raise WrongUsage("--minutes and --rate are above 0")
     if args.only == ["leader_change"] and args.brokers < 3:
@@ -68,10 +69,9 @@ def planned(args: argparse.Namespace) -> Plan:
         role: tuple(f"{role}-{number}" for number in range(1, count + 1))
         for role, count in COUNTS.items()
     }
-    devices = tuple(f"client-{d.user_id}-{d.device_id.decode()}" for d in plan.devices)
     cast = Cast(
         processes=processes,
-        devices=devices,
+        devices=device_names(plan),
         stores=2,
         brokers=args.brokers,
         lease_ttl_ms=LEASE_TTL_MS,
@@ -80,14 +80,28 @@ def planned(args: argparse.Namespace) -> Plan:
     return with_faults(plan, storm(args.seed, cast, until_ms=until, only=tuple(args.only)))
 
 
-def read_plan(path: Path) -> Plan:
-    """A plan as JSON. Raises WrongUsage: no such plan, or a fault that real parts can't have."""
+def device_names(plan: Plan) -> tuple[str, ...]:
+    """As its faults name them."""
+    return tuple(f"client-{d.user_id}-{d.device_id.decode()}" for d in plan.devices)
+
+
+def read_plan(path: Path, *, brokers: int) -> Plan:
+    """A plan as JSON. Raises WrongUsage: no such plan, a fault that real parts can't have, or that names nobody here."""
     try:
         plan = decode_plan(path.read_bytes())
     except (OSError, msgspec.MsgspecError) as error:
         raise WrongUsage(f"{path} is no plan: {error}; `python -m chaos plan` prints one") from None
     if told := unsupported(plan.faults):
         raise WrongUsage(f"{path} has faults that real parts can't have: {'; '.join(told)}")
+    unknown = unknown_names(
+        plan.faults,
+        counts=COUNTS,
+        devices=device_names(plan),
+        stores=TOPOLOGY.stores,
+        brokers=brokers,
+    )
+    if unknown:
+        raise WrongUsage(f"{UNKNOWN_NODE}: {path} names what isn't here: {'; '.join(unknown)}")
     return plan
 
 

@@ -10,7 +10,19 @@ from chaos.injector import ClusterInjector
 from chaos.plan import with_faults, workload
 from chaos.storm import MAKERS, NOT_FOR_REAL, coverage
 from qim.core.ports.log import Topic
-from qim.sim.faults import FAULTS, RetentionPasses, WallStep, tag_of
+from qim.sim.faults import (
+    FAULTS,
+    Crash,
+    Garbage,
+    LeaderChange,
+    Partition,
+    RetentionPasses,
+    ScaleOut,
+    StoreStall,
+    UserActs,
+    WallStep,
+    tag_of,
+)
 from qim.sim.plan import decode_plan, encode_plan
 from tests.chaos.test_run_on_up import SMALL
 
@@ -30,6 +42,67 @@ def test_a_plan_with_a_fault_that_cannot_be_had_starts_nothing(
     assert main(["run", "--plan", path]) == 2
     told = capsys.readouterr().err
     assert "retention: must be detected, and ends the run" in told
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        (
+            Crash(at_ms=1, node="writer-9"),
+            "crash at 1 ms: no process 'writer-9'; there are auditor-1, ",
+        ),
+        (WallStep(at_ms=1, node="archiver-1", by_ms=5), "no process 'archiver-1'"),
+        (
+            Garbage(at_ms=1, gateway="writer-1", kind=0),
+            "no gateway 'writer-1'; there are gateway-1, ",
+        ),
+        (UserActs(at_ms=1, node="client-1-x", times=1), "no device 'client-1-x'"),
+        (ScaleOut(at_ms=1, role="clerk"), "no role 'clerk'"),
+        (StoreStall(at_ms=1, until_ms=2, store=2), "no store '2'; there are 0, 1"),
+        (
+            Partition(at_ms=1, until_ms=2, source="*", target="store", two_way=True),
+            "no process '*'",
+        ),
+        (
+            Partition(at_ms=1, until_ms=2, source="writer-1", target="log", two_way=True),
+            "no thing to be parted from 'log'",
+        ),
+    ],
+)
+def test_a_plan_that_names_nobody_here_starts_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], fault: object, told: str
+) -> None:
+    assert main(["run", "--plan", saved(tmp_path, fault)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("chaos: UNKNOWN_NODE: ")
+    assert told in said
+    assert "Traceback" not in said
+
+
+def test_one_broker_changes_no_leader(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = saved(tmp_path, LeaderChange(at_ms=1, until_ms=2, topic=Topic.OUTBOX, partition=0))
+    assert main(["plan", "--plan", path, "--brokers", "1"]) == 2
+    assert "--brokers 3" in capsys.readouterr().err
+    assert main(["plan", "--plan", path]) == 0
+
+
+def test_a_process_that_an_earlier_fault_adds_may_be_named(tmp_path: Path) -> None:
+    """In the order of time, not of the file."""
+    late = Crash(at_ms=10, node="writer-3")
+    assert main(["plan", "--plan", saved(tmp_path, late, ScaleOut(at_ms=9, role="writer"))]) == 0
+    assert main(["plan", "--plan", saved(tmp_path, late, ScaleOut(at_ms=11, role="writer"))]) == 2
+
+
+def test_what_a_storm_draws_names_only_what_is_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A printed plan can be given back: every kind, many draws."""
+    for seed in range(5):
+        assert main(["plan", "--seed", str(seed), "--minutes", "10", "--rate", "0.1"]) == 0
+        path = tmp_path / "printed.json"
+        path.write_text(capsys.readouterr().out)
+        assert main(["plan", "--plan", str(path)]) == 0
+        capsys.readouterr()
 
 
 @pytest.mark.parametrize("text", [None, "{", '{"seed": "x"}'])
