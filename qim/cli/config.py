@@ -21,9 +21,10 @@ EXAMPLES = """\
   qim config check --config /etc/qim.toml               # every fault, for every role; status 2 if there is one
   qim config check --role writer
   qim config print --role gateway --json                # each value and where it came from; secrets as digests
-  qim config share                                      # what the registry has otherwise than this configuration
+  qim config share                                      # what the registry has otherwise than this configuration: status 1
   qim config share --apply                              # make it the deployment's, while no process is at work
 """
+UNREACHABLE = "etcd_unreachable"
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -167,15 +168,20 @@ def _share(reading: Reading, *, apply: bool, as_json: bool) -> int:
     try:
         found = share(reading.require(), apply=apply)
     except StartRefused as error:
-        raise UsageError(str(error)) from None
+        if error.code != UNREACHABLE:
+            raise UsageError(str(error)) from None
+        say(str(error))
+        return int(Exit.UNREACHABLE)
+    left = bool(found.differences) and not found.applied
+    status = int(Exit.FAILED if left else Exit.DONE)
     if as_json:
         told = {name: {"stored": a, "told": b} for name, (a, b) in found.differences.items()}
         print_json({"differences": told, "applied": found.applied})
-        return int(Exit.DONE)
+        return status
     for name, (stored, told_value) in found.differences.items():
         print(f"{name}: {stored or 'not stored'} -> {told_value}")
     if not found.differences:
         print("the registry has the same")
-    elif not found.applied:
+    elif left:
         say("nothing was written; --apply does, while no process is at work")
-    return int(Exit.DONE)
+    return status

@@ -18,10 +18,10 @@ class Exit(IntEnum):
 
 MEANINGS: Final[dict[Exit, str]] = {
     Exit.DONE: "done; smoke: every check holds; audit: CLEAN; sim: clean; doctor: nothing fails; deadletter, repair, shard: "
-    "nothing is left to do; up, serve: stopped on a signal, everything drained",
+    "nothing is left to do; config share: the registry has the same numbers; up, serve: stopped on a signal, everything drained",
     Exit.FAILED: "what was asked for failed: the server refused it, a check doesn't hold, ORPHANS, violations; doctor: "
-    "something fails; deadletter, repair, shard: something is left; load: something acked was lost, doubled or out of order; "
-    "up, serve: died or not drained in time",
+    "something fails; deadletter, repair, shard: something is left; config share: it has others, nothing "
+    "was written; load: something acked was lost, doubled or out of order; up, serve: died or not drained in time",
     Exit.USAGE: "wrong usage, or a start that is refused; the message says what to do",
     Exit.UNREACHABLE: "no server, or no answer in time; a send stays pending in the local store and goes out with the "
     "device's next command",

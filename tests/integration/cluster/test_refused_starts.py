@@ -12,7 +12,7 @@ import pytest
 from tests.integration.cluster.cluster import Cluster
 from tests.integration.cluster.role_process import RoleProcess, without_settings
 from tests.integration.testbed.redis import RedisCluster
-from tests.integration.testbed.server_process import ServerFailed, accepts
+from tests.integration.testbed.server_process import ServerFailed, accepts, free_port
 
 pytestmark = [pytest.mark.servers, pytest.mark.xdist_group("cluster")]
 
@@ -111,17 +111,23 @@ def shared(bare: Cluster, *words: str, **told: str) -> subprocess.CompletedProce
 def test_shared_numbers_are_changed_by_an_operator_alone(bare: Cluster) -> None:
     """Last, as it writes: the first time all of them, then what may change, never what data is laid out by."""
     days = {"QIM_DEFAULT_HISTORY_RETENTION_DAYS": "60"}
-    assert shared(bare).returncode == 0
+    assert shared(bare).returncode == 1, "all of them differ from nothing"
     assert wrote_nothing(bare), "a dry run"
     assert shared(bare, "--apply").returncode == 0
-    assert shared(bare).stdout == "the registry has the same\n"
-    told = json.loads(shared(bare, "--json", **days).stdout)
+    same = shared(bare)
+    assert (same.returncode, same.stdout) == (0, "the registry has the same\n")
+    assert shared(bare, **days).returncode == 1
+    dry = shared(bare, "--json", **days)
+    assert dry.returncode == 1
+    told = json.loads(dry.stdout)
     assert set(told["differences"]) == {"default_retention_ms", "shared_digest"}
     assert told["applied"] is False
     assert shared(bare, "--apply", **days).returncode == 0
     assert shared(bare, **days).stdout == "the registry has the same\n"
     unlawful = shared(bare, "--apply", QIM_HISTORY_HOT_WINDOW_MS="7200000", **days)
     assert (unlawful.returncode, "[config_parameters]" in unlawful.stderr) == (2, True)
+    nobody = shared(bare, QIM_ETCD_ENDPOINTS=f"127.0.0.1:{free_port()}", **days)
+    assert (nobody.returncode, "[etcd_unreachable]" in nobody.stderr) == (3, True)
     more = shared(bare, "--apply", QIM_MAILBOX_SHARD_COUNT="8", **days)
     assert more.returncode == 2
     assert "shard_count=4: stored data is laid out by it" in more.stderr
