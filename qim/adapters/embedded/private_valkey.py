@@ -52,15 +52,22 @@ START_TIMEOUT_MS = 60_000
 STOP_TIMEOUT_MS = 10_000
 CLIENTS_MAX = 256
 LOG_TAIL_BYTES = 2_000
+STARTS_MAX = 2
+"""A server killed twice, the second time while it began its file anew, ends at one start and serves at the next."""
 
 _ASK_TIMEOUT_S = 1.0
 _RETRY_S = 0.003
+_TORN_BEFORE_NEWEST = "truncated file is not the last file"
 _PR_SET_PDEATHSIG = 1
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9._/+=@-]+")
 
 
 class PrivateValkeyFailed(Exception):
     """The store process ended, or was not ready in time; the message holds the end of its log."""
+
+
+class TornFileMended(PrivateValkeyFailed):
+    """It ended because an earlier file than the newest was torn; it has cut that file, and the next start serves."""
 
 
 class PrivateValkey:
@@ -105,21 +112,26 @@ class PrivateValkey:
         end_stale_server(store)
         socket_path, socket_directory = _socket_place(store)
         socket_path.unlink(missing_ok=True)
-        process = _spawn(binary, store, socket_path, _options(fsync, settings or {}))
-        try:
-            info = _wait_loaded(process, socket_path, store, start_timeout_ms)
-            record = ServerRecord(
-                pid=process.pid,
-                socket=str(socket_path),
-                socket_directory=socket_directory,
-                run_id=info["run_id"],
-            )
-            write_record(store, record)
-        except BaseException:
-            _end_child(process, 0)
-            socket_path.unlink(missing_ok=True)
-            raise
-        return cls(process, binary=binary, store=store, record=record)
+        words = _options(fsync, settings or {})
+        for starts_left in reversed(range(STARTS_MAX)):
+            process = _spawn(binary, store, socket_path, words)
+            try:
+                info = _wait_loaded(process, socket_path, store, start_timeout_ms)
+                record = ServerRecord(
+                    pid=process.pid,
+                    socket=str(socket_path),
+                    socket_directory=socket_directory,
+                    run_id=info["run_id"],
+                )
+                write_record(store, record)
+            except BaseException as error:
+                _end_child(process, 0)
+                socket_path.unlink(missing_ok=True)
+                if starts_left and isinstance(error, TornFileMended):
+                    continue
+                raise
+            return cls(process, binary=binary, store=store, record=record)
+        raise AssertionError("every start returned or raised")
 
     def exit_code(self) -> int | None:
         """None while it runs; the machinery around must treat an end as the loss of the store."""
@@ -219,7 +231,9 @@ def _wait_loaded(
     while True:
         code = process.poll()
         if code is not None:
-            raise PrivateValkeyFailed(f"the store process ended with {code}: {_log_tail(store)}")
+            said = _log_tail(store)
+            failed = TornFileMended if _TORN_BEFORE_NEWEST in said else PrivateValkeyFailed
+            raise failed(f"the store process ended with {code}: {said}")
         info = _info_if_loaded(socket_path)
         if info is not None and info.get("process_id") == str(process.pid):
             return info

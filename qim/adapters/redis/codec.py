@@ -28,6 +28,7 @@ from qim.adapters.redis.layout import (
     number,
     run_id_of,
 )
+from qim.core.ports import store_audit as audit_port
 from qim.core.ports import store_history as history_port
 from qim.core.ports import store_mailbox as mailbox_port
 from qim.core.ports import store_message as message_port
@@ -60,7 +61,8 @@ _CODECS: Final[dict[type, tuple[Encode, Decode]]] = {
     message_port.CommitSource: (source.encode_commit_source, source.decode_commit_source),
     message_port.ReadSource: (source.encode_read_source, source.decode_read_source),
     message_port.ReadFacts: (source.encode_read_facts, source.decode_read_facts),
-    message_port.AdvanceCoverage: (source.encode_coverage, source.decode_coverage),
+    audit_port.OpenCoverage: (source.encode_open_coverage, source.decode_open_coverage),
+    audit_port.AdvanceCoverage: (source.encode_coverage, source.decode_coverage),
     history_port.OpenArchive: (history.encode_open_archive, history.decode_open_archive),
     history_port.CommitArchive: (history.encode_commit_archive, history.decode_commit_archive),
     history_port.ReadArchivePosition: (

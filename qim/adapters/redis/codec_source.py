@@ -24,13 +24,17 @@ from qim.adapters.redis.layout import (
     unpack_position,
 )
 from qim.core.contract.entities import CommitAuditFact, CommitState, decode_stored_record
-from qim.core.ports.store_message import (
+from qim.core.ports.store_audit import (
     AdvanceCoverage,
+    CoverageAdvanced,
+    CoverageOpened,
+    OpenCoverage,
+)
+from qim.core.ports.store_message import (
     AppliedRecord,
     ApplyOutbox,
     BodiesRead,
     CommitSource,
-    CoverageAdvanced,
     FactsRead,
     OpenSource,
     OutboxApplied,
@@ -298,13 +302,38 @@ def decode_read_facts(request: ReadFacts, run_id: bytes, raw: Sequence[Any]) -> 
     return FactsRead(op=request.op, facts=tuple(facts), more=raw[1] == b"1")
 
 
+def encode_open_coverage(request: OpenCoverage) -> Call:
+    """The auditor's Open."""
+    assert request.fresh_key
+    shard = u32(request.partition)
+    return Call(
+        "open_coverage",
+        [INCARNATION_KEY, b"wc:" + shard, b"ws:" + shard],
+        [u64(request.epoch), request.fresh_key],
+    )
+
+
+def decode_open_coverage(
+    request: OpenCoverage, run_id: bytes, raw: Sequence[Any]
+) -> CoverageOpened:
+    """Where the cursor stands."""
+    return CoverageOpened(
+        op=request.op, incarnation=run_id + b"/" + raw[1], covered_to=number(raw[2])
+    )
+
+
 def encode_coverage(request: AdvanceCoverage) -> Call:
     """What the auditor has covered."""
     shard = u32(request.partition)
     return Call(
         "advance_coverage",
-        [INCARNATION_KEY, b"ws:" + shard, b"wi:" + shard, b"wa:" + shard],
-        [marker_of(request.incarnation), u64(request.covered_to), *request.drop_facts],
+        [INCARNATION_KEY, b"wc:" + shard, b"ws:" + shard, b"wi:" + shard, b"wa:" + shard],
+        [
+            marker_of(request.incarnation),
+            u64(request.epoch),
+            u64(request.covered_to),
+            *request.drop_facts,
+        ],
     )
 
 

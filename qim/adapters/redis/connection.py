@@ -3,7 +3,8 @@
 What it adds to the bytes (reply_pipeline.py):
 
 - The first exchange of EVERY new connection reads the server's run id and the value of ``qim:incarnation`` and loads the
-  scripts; only then is a call let through. A call that names another run id is refused unsent (pipeline.md §0).
+  scripts; only then is a call let through. A call that names another run id is refused unsent (pipeline.md §0). Nor is
+  one let through before the server writes into a file that this run began (append_only_file.py).
 - An open connection looks at ``qim:incarnation`` again and again. So a keyspace emptied or replaced under the same run id
   (FLUSHALL, a replica that synchronised) is told to those who ask nothing for hours, and a peer that vanished without a
   word is an overdue reply within ``look_ms`` + ``call_timeout_ms`` however quiet it was.
@@ -24,6 +25,7 @@ import hiredis
 from msgspec import Struct
 
 from qim.adapters import breakage
+from qim.adapters.redis import append_only_file
 from qim.adapters.redis.address import StoreAddress
 from qim.adapters.redis.blocking import parse_info
 from qim.adapters.redis.layout import INCARNATION_KEY, Call
@@ -293,18 +295,30 @@ class RedisConnection:
         address = self._config.address
         commands = [
             _pack(b"INFO", b"server"),
+            _pack(*append_only_file.ASK),
             _pack(b"GET", INCARNATION_KEY),
             *(_pack(b"SCRIPT", b"LOAD", source) for source in self._scripts.values()),
         ]
         if address.password:
             names = [address.username] if address.username else []
             await _accepted(_sent(pipeline, [_pack(b"AUTH", *names, address.password)]))
-        info, marker, *loaded = await _accepted(_sent(pipeline, commands))
+        info, persistence, marker, *loaded = await _accepted(_sent(pipeline, commands))
         if loaded != [self._hashes[name] for name in self._scripts]:
             raise HandshakeRefused("the server hashes our scripts otherwise than we do")
         if not parse_info(info).get("run_id"):
             raise HandshakeRefused("INFO names no run_id")
+        if append_only_file.must_begin_anew(parse_info(persistence)):
+            await self._begin_file_anew(pipeline)
         return info, marker or b""
+
+    async def _begin_file_anew(self, pipeline: ReplyPipeline) -> None:
+        """Another connection may do the same: only whether it was done counts, not whose command did it."""
+        commands = [_pack(*append_only_file.BEGIN_ANEW), _pack(*append_only_file.ASK)]
+        begun, told = [await future for future in _sent(pipeline, commands)]
+        (persistence,) = _all_accepted([told])
+        if append_only_file.must_begin_anew(parse_info(persistence)):
+            _all_accepted([begun])
+            raise HandshakeRefused("the append-only file is not begun anew yet: a snapshot is made")
 
     def _enter(self, pipeline: ReplyPipeline, info: bytes, incarnation_key: bytes) -> None:
         before, self.run_id = self.run_id, parse_info(info)["run_id"].encode()
@@ -344,7 +358,10 @@ def _sent(pipeline: ReplyPipeline, commands: list[bytes]) -> "list[asyncio.Futur
 
 
 async def _accepted(futures: Sequence[Awaitable[Outcome]]) -> list[Any]:
-    outcomes = [await future for future in futures]
+    return _all_accepted([await future for future in futures])
+
+
+def _all_accepted(outcomes: list[Outcome]) -> list[Any]:
     for outcome in outcomes:
         if isinstance(outcome, CallFailed):
             raise HandshakeRefused(str(outcome))

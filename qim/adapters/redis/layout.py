@@ -6,6 +6,7 @@ and no id can leave its place, whatever bytes it holds. Integers are unsigned bi
 ======================  ==============================================================================================
 qim:incarnation         the marker of this keyspace
 ws:shard4               writer shard: e fence8, a applied8, f filter8, h HLC floor16, v coverage8
+wc:shard4               auditor: e fence8 of the coverage
 wp:shard4               pending intents, ordered: conversation16 seq8 message_id16
 wi:shard4, wa:shard4    facts: ordered message_id16; message_id16 -> FACT
 d:dedupe16              COMMIT; dx:shard4 orders them by not_after8 dedupe16

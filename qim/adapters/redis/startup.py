@@ -151,7 +151,7 @@ def refusal_told_by(failure: str, address: StoreAddress) -> StoreRefused | None:
             "redis_login",
             f"the login to {address}",
             got=failure,
-            expected="a user who may run INFO, CONFIG GET, SCRIPT, EVALSHA and every key",
+            expected="a user who may run INFO, CONFIG GET, BGREWRITEAOF, SCRIPT, EVALSHA and every key",
             command=f"{address.redis_cli} acl list",
         )
     if any(reason in failure for reason in _TLS_REASONS):
@@ -167,7 +167,7 @@ def refusal_told_by(failure: str, address: StoreAddress) -> StoreRefused | None:
             "redis_first_exchange",
             f"the first exchange with {address}",
             got=failure,
-            expected="INFO, GET and SCRIPT LOAD answered",
+            expected="INFO, GET, SCRIPT LOAD and BGREWRITEAOF answered",
             command=f"{address.redis_cli} info server",
         )
     return None

@@ -28,6 +28,7 @@ GIVEN: Final = "QIM_TEST_REDIS"
 SLOTS: Final = 16_384
 MASTERS: Final = 3
 CLUSTER_SECONDS_MAX: Final = 60.0
+TORN_BEFORE_NEWEST: Final = "truncated file is not the last file"
 DURABLE: Final[Mapping[str, str]] = {
     "appendonly": "yes",
     "appendfsync": "everysec",
@@ -138,8 +139,16 @@ class RedisServer:
         return redis.Redis(host="127.0.0.1", port=self.port, **options)  # type: ignore[arg-type]
 
     def start(self) -> None:
-        """Start it (again) and wait until it has loaded its file. Raises ServerFailed."""
-        self.process.start()
+        """Start it (again) and wait until it has loaded its file. Raises ServerFailed.
+
+        As a supervisor does: a server killed while it began a torn file anew ends at one start and serves at the next.
+        """
+        try:
+            self.process.start()
+        except ServerFailed as failed:
+            if TORN_BEFORE_NEWEST not in str(failed):
+                raise
+            self.process.start()
 
     def stop(self) -> None:
         """SIGTERM: it syncs its file."""
