@@ -268,6 +268,7 @@ class LocalStore:
             order_last=last,
             pending=tuple(_decode_row(row[0]) for row in rows),
             state_revision=int.from_bytes(revision, "big"),
+            anchored=self._rows.is_anchored(),
         )
 
     def _save_pending(self, request: SavePending) -> LocalSaved:

@@ -230,6 +230,11 @@ class StoreRows:
 
     # ---------------------------------------------------------------- orders
 
+    def is_anchored(self) -> bool:
+        """Does any conversation have an anchor."""
+        rows = self._run("SELECT data FROM conversation")
+        return any(decode_conversation(row[0]).anchor for row in rows)
+
     def anchors(self, request: ReadAnchors) -> AnchorsRead:
         """A page of all conversations."""
         rows, more = self._page("", request.after, request.limit)

@@ -147,6 +147,10 @@ class LocalRows:
 
     # ------------------------------------------------------------ orders
 
+    def is_anchored(self) -> bool:
+        """Does any conversation have an anchor."""
+        return any(row.anchor for row in self.conversations.values())
+
     def anchors(self, effect: ReadAnchors) -> AnchorsRead:
         """A page of all conversations."""
         rows, more = _page(list(self.conversations.values()), effect.after, effect.limit)

@@ -120,6 +120,7 @@ class Device:
             order_last=self.order_last,
             pending=tuple(rows),
             state_revision=self.rows.state_revision,
+            anchored=self.rows.is_anchored(),
         )
 
     def _save_pending(self, effect: SavePending) -> LocalSaved:

@@ -204,6 +204,17 @@ def test_anchors_come_in_pages(store: LocalStore) -> None:
     assert [seq for _, seq in first.anchors + rest.anchors] == [1, 2, 3, 4, 5]
 
 
+def test_anchors_are_told_of_at_a_start_with_and_without_a_cursor(store: LocalStore) -> None:
+    one(store, batch(1), MessagesSaved)
+    one(store, SavePush(op=2, messages=(message(8),)), MessagesSaved)
+    assert not loaded(store).anchored, "neither an empty batch nor a push moves one"
+    one(store, batch(3, message(9)), MessagesSaved)
+    assert loaded(store).anchored
+    state = LocalState.REBUILDING
+    saved(store, SaveState(op=4, state=state, drop_cursor=True, rebuild_target=0))
+    assert loaded(store).anchored
+
+
 def test_a_state_and_a_dropped_cursor_are_one(store: LocalStore) -> None:
     one(store, batch(1, message(1)), MessagesSaved)
     state = LocalState.REBUILDING

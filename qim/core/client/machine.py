@@ -200,7 +200,7 @@ class Client:
     def _on_loaded(self, reply: LocalLoaded) -> None:
         self._parts.link.last_attempt = reply.attempt
         self._parts.pulling.load(reply.cursor, reply.covered_through)
-        self._parts.rebuilding.load(reply.state, reply.rebuild_target)
+        self._parts.rebuilding.load(reply)
         self._parts.sending.load(reply.pending, reply.order_last)
         self._parts.sessions.states.load(reply.state_revision)
         self._loaded = True

@@ -1,6 +1,7 @@
 """REBUILD: the cursor is worth nothing any more, the messages here are (pipeline.md §6, REBUILD).
 
-    CURSOR_EXPIRED | INVALID | REBASED ──► REBUILDING stored, cursor dropped ──► AUTH without cursor
+    CURSOR_EXPIRED | INVALID | REBASED, or anchors on a disk that lost its cursor
+        ──► REBUILDING stored, cursor dropped ──► AUTH without cursor
         ──► mailbox from the read-back position, as usual ──covered ≥ first sync_to_seq──►
         session list ──projected_through ≥ first sync_to_seq──►
         PULL_HISTORY newer from every conversation's anchor, the list's new ones too ──all read──► ONLINE stored
@@ -10,7 +11,7 @@ would jump over what the device missed before. The state is on disk, so a restar
 """
 
 from qim.core.client.context import ClientContext, StateSaving
-from qim.core.ports.local_store import LocalState, SaveState
+from qim.core.ports.local_store import LocalLoaded, LocalState, SaveState
 
 
 class Rebuilding:
@@ -22,17 +23,20 @@ class Rebuilding:
         self.target = 0
         self._dropping = False
 
-    def load(self, state: int, target: int) -> None:
-        """What an earlier life stored."""
-        self.state = LocalState(state)
-        self.target = target
+    def load(self, loaded: LocalLoaded) -> None:
+        """What an earlier life stored. Anchors that no cursor stands behind: the disk has lost it, and a device that read on
+        from the read-back position as a new one would jump over what it missed before."""
+        self.state = LocalState(loaded.state)
+        self.target = loaded.rebuild_target
+        if self.state is LocalState.ONLINE and loaded.cursor is None and loaded.anchored:
+            self.begin()
 
     def is_done(self) -> bool:
         """Not REBUILDING: nothing older is still to come, and a MAILBOX_BATCH may raise anchors."""
         return self.state is LocalState.ONLINE
 
     def begin(self) -> None:
-        """The server refuses the cursor: store the state and forget the cursor in one transaction."""
+        """The cursor is refused or lost: store the state and forget the cursor in one transaction."""
         self._context.count("rebuilds")
         self.state = LocalState.REBUILDING
         self.target = 0

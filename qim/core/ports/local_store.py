@@ -63,6 +63,7 @@ class LoadLocal(Struct, frozen=True, kw_only=True, gc=False):
 
 class LocalLoaded(Struct, frozen=True, kw_only=True, gc=False):
     """cursor None: a new device, or REBUILDING has not saved one yet. covered_through belongs to the cursor (0: none).
+    anchored: some conversation has an anchor, so a cursor once stood for it; without one the disk has lost it.
 
     pending: every unsettled row in ``order``; order_last: the greatest order ever given; rebuild_target: the first
     sync_to_seq of the rebuild under way (0: none). state_revision: where the next STATE_SYNC goes on.
@@ -77,6 +78,7 @@ class LocalLoaded(Struct, frozen=True, kw_only=True, gc=False):
     order_last: int
     pending: tuple[PendingRow, ...]
     state_revision: int = 0
+    anchored: bool = False
 
 
 class SavePending(Struct, frozen=True, kw_only=True, gc=False):

@@ -122,6 +122,7 @@ class ToyLocalStore:
             order_last=self.order_last,
             pending=tuple(sorted(self.pending.values(), key=lambda row: row.order)),
             state_revision=self.rows.state_revision,
+            anchored=self.rows.is_anchored(),
         )
 
     def _batch(self, effect: SaveBatch) -> MessagesSaved:
