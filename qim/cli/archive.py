@@ -10,7 +10,7 @@ from qim.adapters.start_refused import StartRefused
 from qim.cli.arguments import UsageError, count
 from qim.cli.command import Subparsers, add_command
 from qim.cli.exit_codes import Exit
-from qim.cli.output import print_json
+from qim.cli.output import print_json, say
 from qim.services.settings import read_settings
 from qim.services.settings.reading import FILE_VARIABLE
 
@@ -68,7 +68,7 @@ def _run(args: argparse.Namespace) -> int:
 def _carry_out(args: argparse.Namespace) -> int:
     """Raises StartRefused."""
     # The other commands neither need the driver nor wait for it.
-    from qim.adapters.cassandra import schema
+    from qim.adapters.cassandra import durability, schema
     from qim.adapters.cassandra.session import DriverException, open_session, unreachable
     from qim.adapters.cassandra.settings import settings_from
 
@@ -80,7 +80,10 @@ def _carry_out(args: argparse.Namespace) -> int:
         return int(Exit.DONE)
     cluster, session = open_session(settings)
     try:
-        (schema.create if args.action == "create" else schema.check)(session, settings)
+        if args.action == "create":
+            schema.create(session, settings)
+        for found, do in durability.judge(session, settings, schema.check(session, settings)):
+            say(f"{found}; {do}")
     except DriverException as error:
         raise unreachable(settings, error) from None
     finally:

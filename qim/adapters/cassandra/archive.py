@@ -12,7 +12,7 @@ from typing import Any, Final, assert_never
 from cassandra import DriverException
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, NoHostAvailable
 
-from qim.adapters.cassandra import schema
+from qim.adapters.cassandra import durability, schema
 from qim.adapters.cassandra.failures import not_applied, read_failure
 from qim.adapters.cassandra.in_flight import InFlight, Rows, Statement
 from qim.adapters.cassandra.rows import (
@@ -76,6 +76,8 @@ class CassandraArchive:
         self._writes: InFlight | None = None
         self._closed = False
         self._tasks: set[asyncio.Task[None]] = set()
+        self.advice: tuple[tuple[str, str], ...] = ()
+        """(what was found, what to do): what a start may serve with, and somebody should look at."""
         self.refused = 0
         """Requests answered OVERLOADED here (metric)."""
         self.unknown = 0
@@ -88,7 +90,8 @@ class CassandraArchive:
     def _open(self) -> None:
         cluster, session = open_session(self._settings)
         try:
-            schema.check(session, self._settings)
+            replicas = schema.check(session, self._settings)
+            self.advice = durability.judge(session, self._settings, replicas)
             prepared = prepare(session, self._settings.keyspace)
         except (DriverException, NoHostAvailable) as error:
             cluster.shutdown()

@@ -89,9 +89,12 @@ def create(session: Any, settings: CassandraSettings) -> None:
     check(session, settings)
 
 
-def check(session: Any, settings: CassandraSettings) -> None:
-    """Raises StartRefused on the first thing that is not as it must be. Blocks; writes nothing."""
-    refuse(find(session, settings), settings)
+def check(session: Any, settings: CassandraSettings) -> int:
+    """The keyspace's replicas. Raises StartRefused on the first thing that is not as it must be. Blocks; writes nothing."""
+    found = find(session, settings)
+    refuse(found, settings)
+    assert found.replicas is not None, "refused"
+    return found.replicas
 
 
 def refuse(found: KeyspaceFound, settings: CassandraSettings) -> None:

@@ -80,6 +80,8 @@ class Opened:
         self.hooks: Hooks | None = None
         self.gauges: list[Gauges] = []
         self.warnings: list[str] = []
+        self.advice: list[tuple[str, str]] = []
+        """(what was found, what to do) of what is no reason to refuse."""
         self._stack = AsyncExitStack()
 
     def closing(self, close: Callable[[], Awaitable[object]]) -> None:
@@ -261,6 +263,7 @@ async def _open_archive(settings: Settings, loop: AbstractEventLoop, opened: Ope
     archive = CassandraArchive(found, loop)
     opened.closing(archive.close)
     await archive.start()
+    opened.advice += archive.advice
     opened.gauges.append(archive.gauges)
     return archive
 

@@ -165,6 +165,8 @@ class ServeProcess:
         ending.push_async_callback(opened.close)
         for warning in opened.warnings:
             self._log("warning", "a check was waived", {"what": warning})
+        for what, do in opened.advice:
+            self._log("warning", "somebody should look", {"what": what, "do": do})
         for gauges in opened.gauges:
             self._observer.sample(gauges, self._loop)
         return opened
@@ -197,10 +199,7 @@ class ServeProcess:
             owner=self._owner,
             address=address,
         )
-        if role is ServiceRole.AUDITOR:
-            hosting.host_auditor()
-        else:
-            hosting.host([role], remote=self._send, own=self._own_routes(opened))
+        hosting.host([role], remote=self._send, own=self._own_routes(opened))
         self._observer.sample(self._own_gauges, self._loop)
         self._hosting = hosting
         return hosting

@@ -83,6 +83,7 @@ async def _servers(settings: Settings, *, deep: bool, tiered: bool) -> list[Find
         try:
             found.append(ok(f"start-up checks ({_LOOKS_AT[role]})", "nothing to refuse"))
             found += [warn("start-up checks", one, "not for production") for one in opened.warnings]
+            found += [warn("start-up checks", what, do) for what, do in opened.advice]
             if role is ServiceRole.AUDITOR:
                 found += await _shared(settings, opened)
                 found += await _clocks(settings, opened)

@@ -6,7 +6,7 @@ stand on 127.0.0.1, 127.0.0.2, …: native and storage port are the same number 
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -75,7 +75,7 @@ commitlog_directory: {directory}/commitlog
 saved_caches_directory: {directory}/saved_caches
 hints_directory: {directory}/hints
 cdc_raw_directory: {directory}/cdc_raw
-commitlog_sync: batch
+commitlog_sync: {sync}
 commitlog_segment_size: 8MiB
 disk_failure_policy: die
 commit_failure_policy: die
@@ -90,6 +90,8 @@ concurrent_reads: 8
 concurrent_writes: 8
 auto_bootstrap: false
 """
+SYNCS: Final = {"batch": "batch", "periodic": "periodic\ncommitlog_sync_period: 10000ms"}
+"""What a node does before it confirms: batch waits for its disk, periodic (Cassandra's default) for nothing."""
 LOGGING: Final = """\
 <configuration>
   <appender name="OUT" class="ch.qos.logback.core.ConsoleAppender">
@@ -104,7 +106,14 @@ class CassandraNode:
     """One node; ``of`` nodes share the ring evenly. ``start``, ``stop``, ``kill``, ``pause`` and ``resume`` by pid."""
 
     def __init__(
-        self, directory: Path, *, port: int, storage_port: int, number: int = 0, of: int = 1
+        self,
+        directory: Path,
+        *,
+        port: int,
+        storage_port: int,
+        number: int = 0,
+        of: int = 1,
+        sync: str = "batch",
     ) -> None:
         self.host = f"127.0.0.{number + 1}"
         self.port = port
@@ -121,6 +130,7 @@ class CassandraNode:
                 storage_port=storage_port,
                 ssl_port=free_port(),
                 directory=directory,
+                sync=SYNCS[sync],
             )
         )
         (directory / "logback.xml").write_text(LOGGING)
@@ -148,12 +158,14 @@ class CassandraNode:
 
 
 @contextmanager
-def cassandra_ring(directory: Path, count: int) -> Iterator[list[CassandraNode]]:
-    """``count`` nodes that share one ring on 127.0.0.1, 127.0.0.2, …; the first is everybody's seed."""
+def cassandra_ring(
+    directory: Path, count: int, *, syncs: Sequence[str] = ()
+) -> Iterator[list[CassandraNode]]:
+    """``count`` nodes that share one ring on 127.0.0.1, 127.0.0.2, …; the first is everybody's seed. ``syncs``: one each."""
     ports = {"port": free_port(), "storage_port": free_port()}
     nodes = [
-        CassandraNode(directory / f"node-{number}", number=number, of=count, **ports)
-        for number in range(count)
+        CassandraNode(directory / f"node-{number}", number=number, of=count, sync=sync, **ports)
+        for number, sync in enumerate(syncs or ["batch"] * count)
     ]
     try:
         for node in nodes:
