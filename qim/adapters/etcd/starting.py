@@ -2,25 +2,27 @@
 
 import asyncio
 import email.utils
-import ssl
 from typing import Any, Final
 
 from aetcd import rpc
 
 from qim.adapters.etcd import calls
-from qim.adapters.etcd.connection import EtcdConnection, EtcdTls, NotApplied
+from qim.adapters.etcd.connection import EtcdConnection, NotApplied
 from qim.adapters.etcd.keys import Keys
 from qim.adapters.start_refused import StartRefused
+from qim.adapters.tls.outgoing import OutgoingTls
 from qim.core.ports.completion import FailReason
 
 START_MS: Final = 10_000
 """A cluster that elects its leader just now is waited for."""
 OLDEST: Final = (3, 4)
+FORGETFUL: Final = ((3, 5, 0), (3, 5, 3))
+"""From, and up to but not: killed under load, a member forgets what was committed (etcd-io/etcd#13766)."""
 CLOCK_SECONDS: Final = 2.0
 ANSWER_BYTES_MAX: Final = 16_384
 
 
-async def check_server(connection: EtcdConnection, keys: Keys, tls: EtcdTls | None) -> None:
+async def check_server(connection: EtcdConnection, keys: Keys, tls: OutgoingTls | None) -> None:
     """Reachable with a quorum, ours to read, new enough, not full. Raises StartRefused."""
     within = connection.within(START_MS)
     try:
@@ -29,15 +31,7 @@ async def check_server(connection: EtcdConnection, keys: Keys, tls: EtcdTls | No
         status = await connection.ask(calls.STATUS, rpc.StatusRequest(), within)
     except NotApplied as error:
         raise _refusal(connection, tls, error) from error
-    version = str(status.version)
-    if _numbers(version) < OLDEST:
-        raise StartRefused(
-            "etcd_too_old",
-            f"etcd at {connection.endpoint}",
-            got=version or "of no version",
-            expected="3.4 or later",
-            command="apt-get install etcd-server",
-        )
+    judge_version(str(status.version), connection.endpoint)
     errors = " ".join(status.errors)
     if "NOSPACE" in errors:
         raise StartRefused(
@@ -50,7 +44,23 @@ async def check_server(connection: EtcdConnection, keys: Keys, tls: EtcdTls | No
         )
 
 
-def _refusal(connection: EtcdConnection, tls: EtcdTls | None, error: NotApplied) -> StartRefused:
+def judge_version(version: str, endpoint: str) -> None:
+    """Raises StartRefused for one that is too old, or known to lose what it confirmed (pure)."""
+    numbers = _numbers(version)
+    low, high = FORGETFUL
+    if numbers < OLDEST or low <= numbers < high:
+        raise StartRefused(
+            "etcd_too_old" if numbers < OLDEST else "etcd_forgets",
+            f"etcd at {endpoint}",
+            got=version or "of no version",
+            expected="3.4, or 3.5.3 and later",
+            command="apt-get install etcd-server",
+        )
+
+
+def _refusal(
+    connection: EtcdConnection, tls: OutgoingTls | None, error: NotApplied
+) -> StartRefused:
     endpoint = connection.endpoint
     if error.why is FailReason.UNAUTHORISED or "authentication failed" in str(error):
         return StartRefused(
@@ -70,12 +80,12 @@ def _refusal(connection: EtcdConnection, tls: EtcdTls | None, error: NotApplied)
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    parts = version.split(".")[:2]
+    parts = version.partition("-")[0].split(".")[:3]
     return tuple(int(part) if part.isdigit() else 0 for part in parts)
 
 
 async def check_clock(
-    endpoint: str, tls: EtcdTls | None, wall_ms: int, ahead_max_ms: int
+    endpoint: str, tls: OutgoingTls | None, wall_ms: int, ahead_max_ms: int
 ) -> int | None:
     """By how many ms we are ahead, None where etcd doesn't tell. Raises StartRefused beyond ``ahead_max_ms``.
 
@@ -97,13 +107,13 @@ async def check_clock(
     return ahead_ms
 
 
-async def _date_ms(endpoint: str, tls: EtcdTls | None) -> int | None:
+async def _date_ms(endpoint: str, tls: OutgoingTls | None) -> int | None:
     host, _, port = endpoint.rpartition(":")
     host = host.strip("[]")
     try:
         async with asyncio.timeout(CLOCK_SECONDS):
             reader, writer = await asyncio.open_connection(
-                host, int(port), ssl=None if tls is None else _context(tls)
+                host, int(port), ssl=None if tls is None else tls.context
             )
             try:
                 writer.write(
@@ -120,10 +130,3 @@ async def _date_ms(endpoint: str, tls: EtcdTls | None) -> int | None:
             moment: Any = email.utils.parsedate_to_datetime(value.decode("latin-1").strip())
             return int(moment.timestamp() * 1000)
     return None
-
-
-def _context(tls: EtcdTls) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=None if tls.ca is None else str(tls.ca))
-    if tls.certificate is not None and tls.key is not None:
-        context.load_cert_chain(tls.certificate, tls.key)
-    return context

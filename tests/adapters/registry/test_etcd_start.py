@@ -89,6 +89,28 @@ def test_an_older_etcd_is_refused(registries: Registries, monkeypatch: pytest.Mo
     play(registries, story())
 
 
+@pytest.mark.parametrize(
+    ("version", "code"),
+    [
+        ("", "etcd_too_old"),
+        ("3.3.27", "etcd_too_old"),
+        ("3.5.0", "etcd_forgets"),
+        ("3.5.2", "etcd_forgets"),
+        ("3.5.1-rc.0", "etcd_forgets"),
+    ],
+)
+def test_a_version_that_loses_what_it_confirmed_is_refused(version: str, code: str) -> None:
+    with pytest.raises(StartRefused) as refused:
+        starting.judge_version(version, "127.0.0.1:2379")
+    assert refused.value.code == code
+    assert refused.value.got == (version or "of no version")
+
+
+@pytest.mark.parametrize("version", ["3.4.0", "3.4.23", "3.5.3", "3.5.10", "3.6.1", "4.0.0"])
+def test_a_version_that_keeps_it_is_taken(version: str) -> None:
+    starting.judge_version(version, "127.0.0.1:2379")
+
+
 def test_a_clock_that_is_ahead_is_refused(registries: Registries) -> None:
     async def story() -> None:
         async with etcd_client([registries.etcd_address()]) as client:
