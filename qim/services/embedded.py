@@ -42,6 +42,7 @@ MACHINES: Final = (
     ServiceRole.SESSION,
     ServiceRole.ARCHIVER,
     ServiceRole.GATEWAY,
+    ServiceRole.AUDITOR,
 )
 
 

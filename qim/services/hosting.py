@@ -106,6 +106,7 @@ class Hosting:
         self._loop = loop
         self._ports = ports
         self._owner = owner
+        self._unbegun: list[Hosted] = []
         self._audits: dict[int, asyncio.Future[AuditReport]] = {}
         self._audit_tickets = 0
         self.keeper = LeaseKeeper(LeaseConfig(owner=owner, address=address), choose=random_choice)
@@ -129,22 +130,27 @@ class Hosting:
         self.network = Network(self.address, self.hosts, remote)
         routes = self._routes() | dict(own or {})
         self.keeper_host = self.runtime.add(KEEPER, self.keeper, routes)
+        self._unbegun.append(self.keeper_host)
         for role in roles:
-            self._add(role, machine_of(role, self.deployment), routes)
+            if role is ServiceRole.AUDITOR:
+                routes = routes | self._audit_routes()
+            if role in self.hosts:
+                # An auditor that was here before the others: what it orders is checked against this keeper now.
+                self.hosts[role].routes.update(routes)
+            else:
+                self._add(role, machine_of(role, self.deployment), routes)
 
     def host_auditor(self) -> None:
-        """The auditor alone: it holds no lease, and speaks to no service."""
+        """The auditor alone, with no keeper: it looks, and moves no CoverageCursor until ``host`` gives it one."""
         auditor = machine_of(ServiceRole.AUDITOR, self.deployment)
         self._add(ServiceRole.AUDITOR, auditor, self._port_routes() | self._audit_routes())
-        self._begin(self.hosts[ServiceRole.AUDITOR])
+        self.start()
 
     def start(self) -> None:
-        """Let each machine begin; an auditor that is alone here has begun already."""
-        if self.keeper_host is not None:
-            self._begin(self.keeper_host)
-        for role, hosted in self.hosts.items():
-            if role is not ServiceRole.AUDITOR:
-                self._begin(hosted)
+        """Let each machine begin that has not yet."""
+        for hosted in self._unbegun:
+            hosted.post(Started(address=self.address, wall=wall_ms()))
+        self._unbegun = []
 
     def store_was_reset(self, reset: StoreReset) -> None:
         """Another incarnation was seen at the connection: every machine with store state re-opens (pipeline.md §0)."""
@@ -224,9 +230,7 @@ class Hosting:
     def _add(self, role: ServiceRole, machine: HostedMachine, routes: dict[type, Route]) -> None:
         self.machines[role] = machine
         self.hosts[role] = self.runtime.add(role.value, machine, routes)
-
-    def _begin(self, hosted: Hosted) -> None:
-        hosted.post(Started(address=self.address, wall=wall_ms()))
+        self._unbegun.append(self.hosts[role])
 
     def _port_routes(self) -> dict[type, Route]:
         ports, timers = self._ports, self.runtime.timer

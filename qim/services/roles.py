@@ -26,14 +26,16 @@ LEASED: Final[Mapping[ServiceRole, Role]] = {
     ServiceRole.MAILBOX: Role.MAILBOX,
     ServiceRole.SESSION: Role.SESSION,
     ServiceRole.ARCHIVER: Role.ARCHIVER,
+    ServiceRole.AUDITOR: Role.AUDITOR,
 }
-"""Roles that share numbered resources by leases. A gateway owns its sockets alone, an auditor nothing."""
+"""Roles that share numbered resources by leases; of auditors one owns all coverage. A gateway owns its sockets alone."""
 SERVES: Final[Mapping[ServiceRole, str]] = {
     ServiceRole.WRITER: "writer shards",
     ServiceRole.FANOUT: "fanout partitions",
     ServiceRole.MAILBOX: "mailbox shards",
     ServiceRole.SESSION: "session shards",
     ServiceRole.ARCHIVER: "archiver partitions",
+    ServiceRole.AUDITOR: "coverages",
 }
 DRAIN_ORDER: Final = (
     ServiceRole.GATEWAY,
@@ -47,7 +49,9 @@ DRAIN_ORDER: Final = (
 
 
 def resources(role: ServiceRole, parameters: Parameters) -> int:
-    """How many leases of the role there are: one a mailbox shard, or one an outbox partition."""
+    """How many leases of the role there are: one a mailbox shard or one an outbox partition; one of the auditor."""
+    if role is ServiceRole.AUDITOR:
+        return 1
     if role in (ServiceRole.MAILBOX, ServiceRole.SESSION):
         return parameters.shard_count
     return parameters.outbox_partition_count

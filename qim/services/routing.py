@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol, get_args
 
 from msgspec.structs import replace
 
+from qim.core.audit.tenure import COVERAGE
 from qim.core.contract.rpc import (
     AskHistory,
     AskMembers,
@@ -33,6 +34,7 @@ from qim.core.ports.local import FreshEpochWanted, LeaseGone, LeaseHeld
 from qim.core.ports.log import LogRequest, Topic
 from qim.core.ports.network import Received, Send
 from qim.core.ports.registry import RegistryRequest, Resource, Role
+from qim.core.ports.store_audit import CoverageStoreRequest
 from qim.core.ports.store_history import HistoryStoreRequest
 from qim.core.ports.store_mailbox import MailboxStoreRequest
 from qim.core.ports.store_message import MessageStoreRequest
@@ -86,6 +88,8 @@ _LEASED: Final[dict[str, Role]] = {
     "OpenSession": Role.SESSION,
     "ProjectDispatches": Role.SESSION,
     "ApplyStates": Role.SESSION,
+    "OpenCoverage": Role.AUDITOR,
+    "AdvanceCoverage": Role.AUDITOR,
     "AmendSource": Role.FANOUT,
     "BumpShard": Role.MAILBOX,
     "RestartProjection": Role.SESSION,
@@ -98,6 +102,7 @@ def leased_store_routes(keeper: LeaseKeeper, message: Port, mailbox: Port) -> di
     unions = (
         (MessageStoreRequest, message),
         (HistoryStoreRequest, message),
+        (CoverageStoreRequest, message),
         (MailboxStoreRequest, mailbox),
         (SessionStoreRequest, mailbox),
         (OperatorMessageRequest, message),
@@ -121,7 +126,11 @@ def _leased_route(keeper: LeaseKeeper, role: Role, port: Port) -> Route:
     numbered = "partition" if role in (Role.FANOUT, Role.ARCHIVER) else "shard"
 
     def route(effect: Any, hosted: Hosted) -> None:
-        resource = Resource(role=role, number=getattr(effect, numbered))
+        resource = (
+            COVERAGE
+            if role is Role.AUDITOR
+            else Resource(role=role, number=getattr(effect, numbered))
+        )
         if keeper.holds(resource, effect.epoch, monotonic_ms()):
             port.submit(effect, hosted.post)
         else:

@@ -21,6 +21,7 @@ from qim.core.ports.network import Send
 from qim.core.ports.observe import Observation
 from qim.core.ports.registry import RegistryRequest, Resource, Role
 from qim.core.ports.sockets import CloseSocket, Dial, PauseReading, ResumeReading, Write
+from qim.core.ports.store_audit import CoverageStoreRequest
 from qim.core.ports.store_history import HistoryStoreRequest
 from qim.core.ports.store_mailbox import MailboxStoreRequest
 from qim.core.ports.store_message import MessageStoreRequest
@@ -278,6 +279,7 @@ def _role_of(kind: type) -> StoreRole:
 _STORE_ROLES: Final[dict[type, StoreRole]] = {
     **dict.fromkeys(get_args(MessageStoreRequest), StoreRole.MESSAGE),
     **dict.fromkeys(get_args(HistoryStoreRequest), StoreRole.MESSAGE),
+    **dict.fromkeys(get_args(CoverageStoreRequest), StoreRole.MESSAGE),
     **dict.fromkeys(get_args(MailboxStoreRequest), StoreRole.MAILBOX),
     **dict.fromkeys(get_args(SessionStoreRequest), StoreRole.MAILBOX),
 }

@@ -12,9 +12,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from qim.adapters.redis.codec import decode, encode, run_id_named, too_large
+from qim.core.audit.tenure import COVERAGE
 from qim.core.ports.completion import Failed, FailReason, Fenced, StoreReset, StoreRole, Unknown
 from qim.core.ports.registry import Resource, Role
 from qim.core.ports.store import StoreReply, StoreRequest, store_role
+from qim.core.ports.store_audit import OpenCoverage
 from qim.core.ports.store_mailbox import (
     EnterPresence,
     LeavePresence,
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
 REPLY_TIMEOUT_MS: Final = 2_000
 """When the adapter gives an unanswered request up as Unknown."""
 LATE_MAX_MS: Final = 20_000
-OPENS: Final = (OpenShard, OpenSource, OpenMailbox)
+OPENS: Final = (OpenShard, OpenSource, OpenMailbox, OpenCoverage)
 WITHOUT_SHARD: Final = (EnterPresence, LeavePresence, ReadPresence, RefreshPresence)
 PRESENCE_LANE: Final = "presence"
 
@@ -163,8 +165,10 @@ class Store:
         epoch = getattr(effect, "epoch", 0)
         if not epoch or host.node.keeper is None:
             return True
-        shard: int = effect.partition if hasattr(effect, "partition") else effect.shard  # type: ignore[union-attr]
         role = _LEASE_ROLES[host.node.role]
+        if role is Role.AUDITOR:
+            return host.node.holds(COVERAGE, epoch)
+        shard: int = effect.partition if hasattr(effect, "partition") else effect.shard  # type: ignore[union-attr]
         return host.node.holds(Resource(role=role, number=shard), epoch)
 
     # ------------------------------------------------------------ at the server

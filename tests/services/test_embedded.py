@@ -76,7 +76,7 @@ def test_it_serves_is_clean_and_drains(directory: DataDirectory) -> None:
         async with assembled(directory) as (server, observer):
             server.start_machines("test")
             assert server.not_serving() == (
-                "0 of 2 writer shards, 0 of 2 fanout partitions, 0 of 4 mailbox shards, "
+                "0 of 1 coverages, 0 of 2 writer shards, 0 of 2 fanout partitions, 0 of 4 mailbox shards, "
                 "0 of 4 session shards, 0 of 2 archiver partitions"
             )
             await serving(server)

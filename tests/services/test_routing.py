@@ -13,6 +13,7 @@ from qim.core.ports.log import Append, Fetch, LogRecord, LogRequest, ReadEnds, T
 from qim.core.ports.network import Received, Send
 from qim.core.ports.registry import Acquire, RegistryRequest, Resource, Role
 from qim.core.ports.store import StoreRequest, store_role
+from qim.core.ports.store_audit import CoverageStoreRequest
 from qim.core.ports.store_message import LookupCommits, ReadHistory, ReadMembership, ReadPending
 from qim.core.ports.store_operator import RestartProjection
 from qim.core.ports.store_session import SessionStoreRequest
@@ -88,6 +89,8 @@ def case() -> Case:
 def leased_resource(request: Any) -> Resource:
     """What a request writes, judged by its own fields and its family alone."""
     if hasattr(request, "partition"):
+        if isinstance(request, CoverageStoreRequest):
+            return Resource(role=Role.AUDITOR, number=0)
         archive = type(request).__name__ in {"OpenArchive", "CommitArchive"}
         role = Role.ARCHIVER if archive else Role.FANOUT
         return Resource(role=role, number=request.partition)

@@ -1,6 +1,6 @@
 """The logical cut: where every log ended when the run began, and how far its consumers have come (pipeline.md §8).
 
-    ENDS --all answered--> BARRIERS --> PROGRESS --all passed the cut, or looked at often enough--> done
+    ENDS --all answered--> BARRIERS (and openings) --> PROGRESS --all passed the cut, or looked at often enough--> done
                                            |--behind: looked at again after a pause--> PROGRESS
 
 No wall time decides anything: a consumer that stays behind makes its range INCOMPLETE, never an orphan.
@@ -9,8 +9,17 @@ No wall time decides anything: a consumer that stays behind makes its range INCO
 from enum import IntEnum
 from typing import Any
 
-from qim.core.audit.reads import BarrierOf, CheckpointOf, EndsOf, Purpose, Reads, StateOf
+from qim.core.audit.reads import (
+    BarrierOf,
+    CheckpointOf,
+    EndsOf,
+    OpeningOf,
+    Purpose,
+    Reads,
+    StateOf,
+)
 from qim.core.audit.run import AuditRun, ShardCut
+from qim.core.audit.tenure import Tenure
 from qim.core.audit.vocabulary import AuditConfig
 from qim.core.machine import Ms
 from qim.core.ports.log import ReadEnds, Topic
@@ -29,8 +38,17 @@ class _Phase(IntEnum):
 class Cuts:
     """The first stage of a run."""
 
-    def __init__(self, run: AuditRun, config: AuditConfig, reads: Reads, begin_at: Ms) -> None:
+    def __init__(
+        self,
+        run: AuditRun,
+        config: AuditConfig,
+        reads: Reads,
+        tenure: Tenure,
+        *,
+        begin_at: Ms,
+    ) -> None:
         self._begin_at = begin_at
+        self._tenure = tenure
         self._run = run
         self._config = config
         self._reads = reads
@@ -52,6 +70,7 @@ class Cuts:
             case _Phase.BARRIERS:
                 for cut in self._run.partitions:
                     self._ask_barrier(cut.number, cut.start)
+                self._open_coverage()
                 self._phase = _Phase.PROGRESS
             case _Phase.PROGRESS:
                 self._look(now)
@@ -78,6 +97,10 @@ class Cuts:
                 self._run.partitions[purpose.number].initial_epoch = (
                     reply.barrier_epoch if found else 0
                 )
+            case OpeningOf():
+                cut = self._run.partitions[purpose.number]
+                cut.opened = True
+                self._run.reset |= not cut.seen_in(reply.incarnation)
             case CheckpointOf():
                 cut = self._run.partitions[purpose.number]
                 cut.checkpoint = reply.checkpoint
@@ -90,6 +113,14 @@ class Cuts:
         resource = Resource(role=Role.WRITER, number=number)
         request = ReadLease(op=0, resource=resource, barriers_below=below)
         self._reads.ask(request, BarrierOf(number))
+
+    def _open_coverage(self) -> None:
+        """Before any fact is read: what an older epoch still drops is gone by then, and reported by nobody as there."""
+        if not self._config.advance_coverage or not self._tenure.epoch:
+            return
+        self._run.epoch = self._tenure.epoch
+        for cut in self._run.partitions:
+            self._reads.ask(self._tenure.opening(cut.number), OpeningOf(cut.number))
 
     def _look(self, at: Ms) -> None:
         self._looks += 1

@@ -6,6 +6,7 @@ from qim.core.audit.log_lookup import LogLookup
 from qim.core.audit.mailboxes import Mailboxes
 from qim.core.audit.reads import MailboxPage, OffsetsOf, Purpose, Reads, VersionsOf
 from qim.core.audit.run import AuditRun
+from qim.core.audit.tenure import Tenure
 from qim.core.audit.versions import Versions
 from qim.core.audit.vocabulary import AuditConfig
 from qim.core.ports.log import Fetch, Topic
@@ -14,8 +15,9 @@ from qim.core.ports.log import Fetch, Topic
 class Evidence:
     """Of one run; nothing in it survives the run."""
 
-    def __init__(self, run: AuditRun, config: AuditConfig, reads: Reads) -> None:
+    def __init__(self, run: AuditRun, config: AuditConfig, reads: Reads, tenure: Tenure) -> None:
         self.run = run
+        self.tenure = tenure
         self.config = config
         self.reads = reads
         self.lookup = LogLookup(reads, config)

@@ -20,7 +20,8 @@ from qim.core.contract.entities import CommitAuditFact, CommitState
 from qim.core.contract.logvalue import NewerFormat, Outboxed, read_outbox
 from qim.core.machine import Ms
 from qim.core.ports.log import StoredRecord, Topic
-from qim.core.ports.store_message import AdvanceCoverage, FactsRead, ReadFacts
+from qim.core.ports.store_audit import AdvanceCoverage
+from qim.core.ports.store_message import FactsRead, ReadFacts
 
 
 class _Phase(IntEnum):
@@ -129,19 +130,22 @@ class FactWalk:
 
     def _drop(self, cut: PartitionCut, read: FactsRead) -> None:
         """Never a pending one: its mark is still to come, and would find nothing to mark."""
-        if not self._evidence.config.advance_coverage or self._run.orphans_total:
+        if self._run.orphans_total:
             return
-        if not cut.incarnation:
-            return  # nothing of this partition's store was read, so nothing of it is covered
+        if not cut.opened or self._run.epoch != self._evidence.tenure.epoch:
+            return  # its fence doesn't stand at our epoch: whoever holds the lease covers it
         behind = [
             fact.message_id
             for fact in read.facts
             if fact.state == CommitState.REFUSED
             or (fact.state == CommitState.COMMITTED and fact.outbox_offset < cut.judged_to)
         ]
+        if not behind and cut.judged_to == cut.start:
+            return
         request = AdvanceCoverage(
             op=0,
             partition=cut.number,
+            epoch=self._run.epoch,
             incarnation=cut.incarnation,
             covered_to=cut.judged_to,
             drop_facts=tuple(behind),

@@ -2,7 +2,7 @@
 
 Its evidence is independent of the processes it judges: it reads the logs and the stores and asks no service. The cut is
 logical, the end offsets at the start of the run; what has not been processed up to there is INCOMPLETE, never an orphan.
-It does NOT repair anything; it deletes facts behind its CoverageCursor and nothing else.
+It does NOT repair anything; it deletes facts behind its CoverageCursor and nothing else, under its lease (tenure.py).
 
     IDLE --AuditRequested--> CUTS --> OUTBOX --> DISPATCH --> FACTS --AuditFinished--> IDLE
     any but IDLE --the store is another incarnation--> CUTS, a bounded number of times, then AuditFinished (INCOMPLETE)
@@ -20,8 +20,9 @@ from qim.core.audit.dispatch_walk import DispatchWalk
 from qim.core.audit.evidence import Evidence
 from qim.core.audit.fact_walk import FactWalk
 from qim.core.audit.outbox_walk import OutboxWalk
-from qim.core.audit.reads import CoverageOf, Purpose, Reads, describe
+from qim.core.audit.reads import CoverageOf, OpeningOf, Purpose, Reads, describe
 from qim.core.audit.run import AuditRun
+from qim.core.audit.tenure import COVERAGE, Tenure
 from qim.core.audit.vocabulary import (
     AuditConfig,
     AuditEffect,
@@ -32,8 +33,8 @@ from qim.core.audit.vocabulary import (
 )
 from qim.core.contract.invariants import Invariant
 from qim.core.machine import Choose, Ms
-from qim.core.ports.completion import Failed, Fenced, StoreReset, Unknown
-from qim.core.ports.local import DrainRequested, Started
+from qim.core.ports.completion import Failed, FailReason, Fenced, StoreReset, Unknown
+from qim.core.ports.local import DrainRequested, LeaseGone, LeaseHeld, Started
 from qim.core.ports.observe import Count, Gauge, Violation
 
 RUNS_WAITING_MAX = 16
@@ -56,13 +57,13 @@ class Auditor:
 
     def __init__(self, config: AuditConfig, *, choose: Choose) -> None:
         self._config = config
-        self._choose = choose
         self._reads = Reads(
             inflight_max=config.reads_inflight_max,
             attempts_max=config.attempts_max,
             retry_ms=config.retry_ms,
             timeout_ms=config.read_timeout_ms,
         )
+        self._tenure = Tenure(choose)
         self._tickets: list[int] = []
         self._evidence: Evidence | None = None
         self._walk: Cuts | OutboxWalk | DispatchWalk | FactWalk | None = None
@@ -73,6 +74,14 @@ class Auditor:
     def idle(self) -> bool:
         """No run under way or waiting."""
         return self._evidence is None and not self._tickets
+
+    def serving(self) -> int:
+        """1 while it may move CoverageCursors; audits run without that too."""
+        return int(self._tenure.epoch > 0)
+
+    def gauges(self, now: Ms) -> list[Gauge]:
+        """Beside the lease, that it is used."""
+        return [Gauge(name="shards_serving", value=self.serving(), label=COVERAGE.role)]
 
     def deadline(self) -> Ms | None:
         """Read time-outs, retries, the pause between looks at progress; at once where a step left work to do."""
@@ -92,7 +101,7 @@ class Auditor:
         for event in events:
             self._take(now, event, effects)
         for op in self._reads.overdue(now):
-            self._failed(op, now)
+            self._failed(op, now, effects)
         self._advance(now, effects)
         effects.extend(self._reads.send(now))
         return effects
@@ -101,8 +110,10 @@ class Auditor:
 
     def _take(self, now: Ms, event: AuditEvent, effects: list[AuditEffect]) -> None:
         match event:
-            case Failed() | Unknown() | Fenced():
-                self._failed(event.op, now)
+            case Failed() | Unknown():
+                self._failed(event.op, now, effects, gone=_says_lease_lost(event))
+            case Fenced():
+                self._on_fenced(event, now, effects)
             case StoreReset():
                 # Of many reads in flight the first such answer begins anew; the others are of a run that is gone.
                 expected = self._reads.sent if event.op is None else self._reads.answered(event.op)
@@ -110,6 +121,8 @@ class Auditor:
                     self._store_reset(now, effects)
             case AuditRequested():
                 self._requested(event.ticket, effects)
+            case LeaseHeld() | LeaseGone():
+                self._on_lease(event)
             case Started() | DrainRequested():
                 pass
             case _:
@@ -133,22 +146,62 @@ class Auditor:
         if self._evidence.run.reset:
             self._store_reset(now, effects)
 
-    def _failed(self, op: int, now: Ms) -> None:
+    def _on_lease(self, event: LeaseHeld | LeaseGone) -> None:
+        if event.resource != COVERAGE:
+            return
+        self._epoch_ended()
+        self._tenure.epoch = event.epoch if isinstance(event, LeaseHeld) else 0
+
+    def _on_fenced(self, event: Fenced, now: Ms, effects: list[AuditEffect]) -> None:
+        """A higher epoch stands: somebody else covers, or the registry must be raised above it (pipeline.md §0)."""
+        if not isinstance(self._reads.purpose(event.op), CoverageOf | OpeningOf):
+            self._failed(event.op, now, effects)
+            return
+        self._epoch_ended()
+        self._want_fresh_epoch(event.epoch, effects)
+
+    def _epoch_ended(self) -> None:
+        """The run goes on looking, and moves no cursor any more: nothing in flight may be asked again (ports/local.py)."""
+        if self._evidence is not None and self._holds(self._evidence.run):
+            self._evidence.run.fenced = True
+            self._reads.abandon(OpeningOf, CoverageOf)
+
+    def _holds(self, run: AuditRun) -> bool:
+        """Whether the run opened the cursors under the epoch that stands."""
+        return run.epoch == self._tenure.epoch > 0
+
+    def _want_fresh_epoch(self, above: int, effects: list[AuditEffect]) -> None:
+        if self._evidence is not None and self._holds(self._evidence.run):
+            effects.append(self._tenure.renewal(above))
+
+    def _failed(self, op: int, now: Ms, effects: list[AuditEffect], *, gone: bool = False) -> None:
+        """``gone``: the driver knew that the lease had ended, and asking again would be in vain."""
+        if gone:
+            if self._reads.purpose(op) is not None:
+                self._epoch_ended()
+            return
         given_up = self._reads.failed(op, now)
         if given_up is not None:
-            self._given_up(given_up)
+            self._given_up(given_up, effects)
 
-    def _given_up(self, purpose: Purpose) -> None:
-        """Whoever asked sees that nothing came; a CoverageCursor that stays behind loses no evidence."""
-        if not isinstance(purpose, CoverageOf):
-            assert self._evidence is not None
-            self._evidence.run.left_out(describe(purpose), "no answer")
+    def _given_up(self, purpose: Purpose, effects: list[AuditEffect]) -> None:
+        """Whoever asked sees that nothing came; a CoverageCursor that stays behind loses no evidence.
+
+        But what was asked may be applied yet, when a later run has found orphans: not under an epoch that still counts.
+        """
+        if isinstance(purpose, CoverageOf | OpeningOf):
+            self._reads.abandon(OpeningOf, CoverageOf)
+            self._want_fresh_epoch(0, effects)
+            return
+        assert self._evidence is not None
+        self._evidence.run.left_out(describe(purpose), "no answer")
 
     def _store_reset(self, now: Ms, effects: list[AuditEffect]) -> None:
         """Evidence of two incarnations proves nothing together: the run begins anew (pipeline.md §0)."""
         if self._evidence is None:
             return
         run = self._evidence.run
+        self._want_fresh_epoch(0, effects)
         self._reads.forget()
         self._resets += 1
         if self._resets <= self._config.resets_max:
@@ -178,9 +231,10 @@ class Auditor:
             self._due = now
 
     def _begin(self, ticket: int, at: Ms) -> None:
-        self._evidence = Evidence(AuditRun(ticket, self._config), self._config, self._reads)
+        run = AuditRun(ticket, self._config)
+        self._evidence = Evidence(run, self._config, self._reads, self._tenure)
         self.stage = AuditStage.CUTS
-        self._walk = Cuts(self._evidence.run, self._config, self._reads, at)
+        self._walk = Cuts(run, self._config, self._reads, self._tenure, begin_at=at)
 
     def _next_stage(self, evidence: Evidence, effects: list[AuditEffect]) -> None:
         match self.stage:
@@ -201,6 +255,8 @@ class Auditor:
         effects.append(AuditFinished(ticket=run.ticket, report=report))
         effects.append(Count(name="audit_runs", label=report.verdict.value))
         effects.append(Gauge(name="audit_orphans", value=report.orphans_total))
+        if run.fenced:
+            effects.append(Count(name="audit_fenced"))
         if report.verdict is Verdict.ORPHANS:
             first = report.orphans[0]
             detail = f"{report.orphans_total} orphans, first: {first.kind.value} {first.detail}"
@@ -208,3 +264,7 @@ class Auditor:
         self._evidence = None
         self._walk = None
         self.stage = AuditStage.IDLE
+
+
+def _says_lease_lost(event: Failed | Unknown) -> bool:
+    return isinstance(event, Failed) and event.why is FailReason.LEASE_LOST

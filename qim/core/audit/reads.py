@@ -93,6 +93,12 @@ class FactsAfter(Struct, frozen=True, array_like=True, gc=False):
     after: bytes
 
 
+class OpeningOf(Struct, frozen=True, array_like=True, gc=False):
+    """The fence of an outbox partition's CoverageCursor is raised."""
+
+    number: int
+
+
 class CoverageOf(Struct, frozen=True, array_like=True, gc=False):
     """The CoverageCursor of an outbox partition moves."""
 
@@ -111,6 +117,7 @@ Purpose = (
     | MailboxPage
     | ProgressOf
     | FactsAfter
+    | OpeningOf
     | CoverageOf
 )
 
@@ -141,6 +148,8 @@ def describe(purpose: Purpose) -> str:
             return f"progress of mailbox shard {purpose.number}"
         case FactsAfter():
             return f"facts of writer shard {purpose.number}"
+        case OpeningOf():
+            return f"opening of the coverage of outbox {purpose.number}"
         case _:
             assert isinstance(purpose, CoverageOf), purpose
             return f"coverage of outbox {purpose.number}"
@@ -204,6 +213,11 @@ class Reads:
             effects.append(msgspec.structs.replace(read.request, op=self._op))
         return effects
 
+    def purpose(self, op: int) -> Purpose | None:
+        """For what was asked; None where nobody waits any more."""
+        read = self._inflight.get(op)
+        return read.purpose if read is not None else None
+
     def answered(self, op: int) -> Purpose | None:
         """For what the answer is; None where it came late and nobody waits any more."""
         read = self._inflight.pop(op, None)
@@ -234,6 +248,14 @@ class Reads:
         """Own invariants."""
         assert len(self._inflight) <= self._inflight_max
         assert all(read.attempts < self._attempts_max for read in self._inflight.values())
+
+    def abandon(self, *kinds: type) -> None:
+        """Nothing of these kinds is sent, sent again or waited for any more."""
+        self._waiting = deque([one for one in self._waiting if type(one.purpose) not in kinds])
+        self._later = [(at, one) for at, one in self._later if type(one.purpose) not in kinds]
+        self._inflight = {
+            op: one for op, one in self._inflight.items() if type(one.purpose) not in kinds
+        }
 
     def forget(self) -> None:
         """Drop everything (a run begins anew)."""

@@ -27,6 +27,8 @@ class PartitionCut(Struct, kw_only=True):
     end: int = 0
     checkpoint: int = -1
     incarnation: bytes = b""
+    opened: bool = False
+    """The fence of its CoverageCursor stands at the run's epoch."""
     initial_epoch: int | None = None
     barrier_offsets: list[int] = []
     barrier_epochs: list[int] = []
@@ -139,6 +141,10 @@ class AuditRun:
         self.records = 0
         self.dispatches = 0
         self.reset = False
+        self.epoch = 0
+        """Under which it opened the CoverageCursors; 0: it looks, and moves none."""
+        self.fenced = False
+        """That epoch ended before the run."""
         self._left_out: list[LeftOut] = []
         self._last_of: dict[tuple[str, str], LeftOut] = {}
 

@@ -5,10 +5,22 @@ from enum import StrEnum
 from msgspec import Struct
 
 from qim.core.ports.completion import Completion
-from qim.core.ports.local import DrainRequested, Started
+from qim.core.ports.local import (
+    DrainRequested,
+    FreshEpochWanted,
+    LeaseGone,
+    LeaseHeld,
+    Started,
+)
 from qim.core.ports.log import EndsRead, Fetch, Fetched, OutOfRange, ReadEnds
 from qim.core.ports.observe import Observation
 from qim.core.ports.registry import LeaseRead, ReadLease
+from qim.core.ports.store_audit import (
+    AdvanceCoverage,
+    CoverageAdvanced,
+    CoverageOpened,
+    OpenCoverage,
+)
 from qim.core.ports.store_mailbox import (
     MailboxesRead,
     ProgressRead,
@@ -18,8 +30,6 @@ from qim.core.ports.store_mailbox import (
     ShardStateRead,
 )
 from qim.core.ports.store_message import (
-    AdvanceCoverage,
-    CoverageAdvanced,
     FactsRead,
     ReadFacts,
     ReadSource,
@@ -128,6 +138,8 @@ class AuditFinished(Struct, frozen=True, kw_only=True):
 
 AuditEvent = (
     Started
+    | LeaseHeld
+    | LeaseGone
     | AuditRequested
     | EndsRead
     | Fetched
@@ -138,6 +150,7 @@ AuditEvent = (
     | ShardStateRead
     | MailboxesRead
     | ProgressRead
+    | CoverageOpened
     | CoverageAdvanced
     | LeaseRead
     | Completion
@@ -152,7 +165,9 @@ AuditEffect = (
     | ReadShardState
     | ReadMailboxes
     | ReadProgress
+    | OpenCoverage
     | AdvanceCoverage
+    | FreshEpochWanted
     | ReadLease
     | AuditFinished
     | Observation

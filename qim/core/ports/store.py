@@ -3,6 +3,7 @@
 from typing import get_args
 
 from qim.core.ports.completion import StoreRole
+from qim.core.ports.store_audit import CoverageStoreReply, CoverageStoreRequest
 from qim.core.ports.store_history import HistoryStoreReply, HistoryStoreRequest
 from qim.core.ports.store_mailbox import MailboxStoreReply, MailboxStoreRequest
 from qim.core.ports.store_message import MessageStoreReply, MessageStoreRequest
@@ -16,17 +17,23 @@ from qim.core.ports.store_session import SessionStoreReply, SessionStoreRequest
 StoreRequest = (
     MessageStoreRequest
     | HistoryStoreRequest
+    | CoverageStoreRequest
     | MailboxStoreRequest
     | SessionStoreRequest
     | OperatorMessageRequest
     | OperatorMailboxRequest
 )
 StoreReply = (
-    MessageStoreReply | HistoryStoreReply | MailboxStoreReply | SessionStoreReply | OperatorReply
+    MessageStoreReply
+    | HistoryStoreReply
+    | CoverageStoreReply
+    | MailboxStoreReply
+    | SessionStoreReply
+    | OperatorReply
 )
 
 _MESSAGE_TYPES: tuple[type, ...] = get_args(
-    MessageStoreRequest | HistoryStoreRequest | OperatorMessageRequest
+    MessageStoreRequest | HistoryStoreRequest | CoverageStoreRequest | OperatorMessageRequest
 )
 _MAILBOX_TYPES: tuple[type, ...] = get_args(
     MailboxStoreRequest | SessionStoreRequest | OperatorMailboxRequest

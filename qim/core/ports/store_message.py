@@ -438,22 +438,6 @@ class FactsRead(Struct, frozen=True, kw_only=True, gc=False):
     more: bool
 
 
-class AdvanceCoverage(Struct, frozen=True, kw_only=True, gc=False):
-    """Move the CoverageCursor of an outbox partition forward and delete these facts behind it. Answers: CoverageAdvanced."""
-
-    op: int
-    partition: int
-    incarnation: bytes
-    covered_to: int
-    drop_facts: tuple[bytes, ...]
-
-
-class CoverageAdvanced(Struct, frozen=True, kw_only=True, gc=False):
-    """Done."""
-
-    op: int
-
-
 MessageStoreRequest = (
     OpenShard
     | ApplyOutbox
@@ -472,7 +456,6 @@ MessageStoreRequest = (
     | CommitSource
     | ReadSource
     | ReadFacts
-    | AdvanceCoverage
 )
 MessageStoreReply = (
     ShardOpened
@@ -492,5 +475,4 @@ MessageStoreReply = (
     | SourceCommitted
     | SourceRead
     | FactsRead
-    | CoverageAdvanced
 )

@@ -12,6 +12,7 @@ from qim.core.contract.entities import (
     stored_record,
 )
 from qim.core.contract.hashing import H
+from qim.core.ports import store_audit as audit
 from qim.core.ports import store_mailbox as mailbox
 from qim.core.ports import store_message as message
 from tests.adapters.store.servers import Store, ask
@@ -144,6 +145,24 @@ class Shard:
         reply = ask(self.store, self.bound(kind, **fields))
         assert reply.op == self.op
         return reply
+
+    def cover(self, covered_to: int, drop_facts: tuple[bytes, ...], epoch: int = 7) -> Any:
+        """Open the shard's coverage under an epoch, and advance it."""
+        ask(
+            self.store,
+            audit.OpenCoverage(op=1, partition=self.shard, epoch=epoch, fresh_key=MARKER),
+        )
+        return ask(
+            self.store,
+            audit.AdvanceCoverage(
+                op=2,
+                partition=self.shard,
+                epoch=epoch,
+                incarnation=self.incarnation,
+                covered_to=covered_to,
+                drop_facts=drop_facts,
+            ),
+        )
 
     def reserve(self, *items: message.ReserveItem, **fields: Any) -> tuple[Any, ...]:
         reply = self.ask(message.ReserveAndRecord, items=items, **fields)

@@ -3,6 +3,7 @@
 from typing import Any, get_args
 
 from qim.core.contract.entities import NO_SOURCE, MembershipOp
+from qim.core.ports import store_audit as audit
 from qim.core.ports import store_history as history
 from qim.core.ports import store_mailbox as mailbox
 from qim.core.ports import store_message as message
@@ -79,7 +80,8 @@ _OWN: dict[type, dict[str, Any]] = {
     },
     message.ReadSource: {"partition": 3, "low": 0, "high": 9, "limit": 5},
     message.ReadFacts: {"after": b"", "limit": 5},
-    message.AdvanceCoverage: {"partition": 3, "covered_to": 1, "drop_facts": (mid(5),)},
+    audit.OpenCoverage: {"partition": 3, "fresh_key": MARKER},
+    audit.AdvanceCoverage: {"partition": 3, "covered_to": 1, "drop_facts": (mid(5),)},
     history.OpenArchive: {"partition": 3, "fresh_key": MARKER},
     history.CommitArchive: {
         "partition": 3,
@@ -184,6 +186,7 @@ OPENS = (
     message.OpenSource,
     mailbox.OpenMailbox,
     history.OpenArchive,
+    audit.OpenCoverage,
     session.OpenSession,
 )
 FENCED = tuple(kind for kind in KINDS if "epoch" in kind.__struct_fields__)  # type: ignore[attr-defined]

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from qim.core.archived import MembershipStep, membership_after
 from qim.core.contract.entities import NO_SOURCE, MembershipOp
+from qim.core.ports import store_audit as audit
 from qim.core.ports import store_history as history
 from qim.core.ports import store_mailbox as mailbox
 from qim.core.ports import store_message as message
@@ -257,7 +258,8 @@ _OWN: dict[type, dict[str, st.SearchStrategy[Any]]] = {
     },
     message.ReadSource: {"low": OFFSETS, "high": OFFSETS},
     message.ReadFacts: {"after": st.just(b"") | NUMBERS.map(mid)},
-    message.AdvanceCoverage: {"covered_to": OFFSETS, "drop_facts": tuples(NUMBERS.map(mid))},
+    audit.OpenCoverage: {},
+    audit.AdvanceCoverage: {"covered_to": OFFSETS, "drop_facts": tuples(NUMBERS.map(mid))},
     history.OpenArchive: {},
     history.CommitArchive: {"from_offset": OFFSETS, "to": POSITIONS, "filter_epoch": EPOCHS},
     history.ReadArchivePosition: {},

@@ -49,7 +49,7 @@ def test_lookup_and_facts(store: Store) -> None:
     keys = (key(1), *[key(5)] * 6_990)
     assert len(shard.ask(message.LookupCommits, dedupe_keys=keys).commits) == len(keys)
     dropped = tuple(mid(n) for n in range(6_990))
-    shard.ask(message.AdvanceCoverage, partition=3, covered_to=1, drop_facts=dropped)
+    shard.cover(covered_to=1, drop_facts=dropped)
     assert shard.facts() == ()
 
 

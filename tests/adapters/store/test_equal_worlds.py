@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 from msgspec.structs import replace
 
+from qim.core.ports import store_audit as audit
 from qim.core.ports import store_history as history
 from qim.core.ports import store_mailbox as mailbox
 from qim.core.ports import store_message as message
@@ -48,10 +49,12 @@ CONNECTED = (
 
 
 def resource_of(request: Any) -> Any:
-    """What an epoch fences: a writer shard, a source partition, its archiver, a mailbox shard, its session shard."""
+    """What an epoch fences: a writer shard, a source partition, its archiver, a mailbox or session shard, a coverage."""
     number = request.partition if hasattr(request, "partition") else request.shard
     if isinstance(request, history.OpenArchive | history.CommitArchive):
         return "archive", number
+    if isinstance(request, audit.CoverageStoreRequest):
+        return "coverage", number
     if hasattr(request, "partition"):
         return "source", number
     if isinstance(request, SessionStoreRequest | operator.RestartProjection):
@@ -94,6 +97,7 @@ class TwoStores(RuleBasedStateMachine):
                 message.OpenShard(op=1, shard=shard, epoch=2, fresh_key=MARKER),
                 message.OpenSource(op=1, partition=shard, epoch=2, fresh_key=MARKER),
                 history.OpenArchive(op=1, partition=shard, epoch=2, fresh_key=MARKER),
+                audit.OpenCoverage(op=1, partition=shard, epoch=2, fresh_key=MARKER),
                 mailbox.OpenMailbox(op=1, shard=shard, epoch=2, fresh_key=MARKER, initial=1 << 53),
                 session.OpenSession(op=1, shard=shard, epoch=2, fresh_key=MARKER),
             ):

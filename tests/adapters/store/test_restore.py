@@ -6,11 +6,16 @@ import pytest
 from msgspec.structs import replace
 
 from qim.core.contract.entities import CommitState
-from qim.core.ports.store_message import (
+from qim.core.ports.completion import Fenced
+from qim.core.ports.store_audit import (
     AdvanceCoverage,
+    CoverageAdvanced,
+    CoverageOpened,
+    OpenCoverage,
+)
+from qim.core.ports.store_message import (
     AppliedRecord,
     ApplyOutbox,
-    CoverageAdvanced,
     Existing,
     OutboxApplied,
     ReadBodies,
@@ -18,6 +23,7 @@ from qim.core.ports.store_message import (
 )
 from tests.adapters.store.requests import (
     HOUR,
+    MARKER,
     NOW,
     SINGLE,
     Shard,
@@ -126,13 +132,43 @@ def test_what_was_applied_is_not_applied_again(store: Store) -> None:
 def test_coverage_drops_facts_for_good(store: Store) -> None:
     shard = Shard(store)
     restore(shard, 0, 106, RECORDS)
-    reply = shard.ask(AdvanceCoverage, partition=3, covered_to=104, drop_facts=(mid(11), mid(12)))
-    assert reply == CoverageAdvanced(op=shard.op)
+    reply = shard.cover(covered_to=104, drop_facts=(mid(11), mid(12)))
+    assert reply == CoverageAdvanced(op=2)
     assert [f.message_id for f in shard.facts()] == [mid(13), mid(14), mid(15)]
-    shard.ask(AdvanceCoverage, partition=3, covered_to=1, drop_facts=())
-    shard.ask(AdvanceCoverage, partition=3, covered_to=104, drop_facts=(mid(13),))
+    shard.cover(covered_to=1, drop_facts=())
+    shard.cover(covered_to=104, drop_facts=(mid(13),))
     restore(shard, 106, 107, [RECORDS[2], applied(single(16), 6, 106)])
     assert [f.message_id for f in shard.facts()] == [mid(14), mid(15), mid(16)]
+
+
+def test_a_zombie_auditor_drops_no_fact_and_moves_no_cursor(store: Store) -> None:
+    """Its successor may have found the fact to be all that is left of a message, and tells it until it is resolved."""
+    shard = Shard(store)
+    restore(shard, 0, 106, RECORDS)
+    zombie = AdvanceCoverage(
+        op=9,
+        partition=3,
+        epoch=7,
+        incarnation=shard.incarnation,
+        covered_to=106,
+        drop_facts=(mid(11),),
+    )
+    opening = OpenCoverage(op=8, partition=3, epoch=7, fresh_key=MARKER)
+    assert ask(store, opening) == CoverageOpened(op=8, incarnation=shard.incarnation, covered_to=0)
+    shard.cover(covered_to=102, drop_facts=(), epoch=8)
+    before = store.dump()
+    assert ask(store, zombie) == Fenced(op=9, epoch=8)
+    assert ask(store, opening) == Fenced(op=8, epoch=8)
+    assert store.dump() == before
+    found = ask(store, replace(opening, epoch=9))
+    assert found.covered_to == 102
+
+
+def test_the_coverages_of_two_partitions_are_fenced_apart(store: Store) -> None:
+    shard, other = Shard(store), Shard(store, shard=4)
+    shard.cover(covered_to=5, drop_facts=(), epoch=8)
+    assert other.cover(covered_to=5, drop_facts=(), epoch=7) == CoverageAdvanced(op=2)
+    assert Shard(store, epoch=7).opened.applied == 0, "nor do they fence a writer"
 
 
 def test_facts_page_in_message_id_order(store: Store) -> None:

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from qim.core.audience import VersionAudience, audience_by_shard, named_version
 from qim.core.audit import AuditConfig, AuditFinished, Auditor, AuditReport, AuditRequested
+from qim.core.audit.tenure import COVERAGE
 from qim.core.contract.entities import (
     CommitAuditFact,
     CommitState,
@@ -32,9 +33,17 @@ from qim.core.contract.logvalue import barrier_value, dispatch_value, outbox_val
 from qim.core.contract.routing import shard as shard_of
 from qim.core.contract.sequences import U64_MAX, mailbox_seq
 from qim.core.dispatch_digest import body_digest, materialisation_digest
+from qim.core.ports.completion import Fenced, StoreReset, StoreRole
+from qim.core.ports.local import FreshEpochWanted, LeaseHeld
 from qim.core.ports.log import EndsRead, Fetch, Fetched, OutOfRange, ReadEnds, StoredRecord, Topic
 from qim.core.ports.observe import Count, Gauge, Violation
 from qim.core.ports.registry import LeaseRead, ReadLease
+from qim.core.ports.store_audit import (
+    AdvanceCoverage,
+    CoverageAdvanced,
+    CoverageOpened,
+    OpenCoverage,
+)
 from qim.core.ports.store_mailbox import (
     MailboxesRead,
     MailboxRead,
@@ -47,8 +56,6 @@ from qim.core.ports.store_mailbox import (
     ShardStateRead,
 )
 from qim.core.ports.store_message import (
-    AdvanceCoverage,
-    CoverageAdvanced,
     FactsRead,
     ReadFacts,
     ReadSource,
@@ -120,6 +127,7 @@ class Source(Struct):
     dead_letters: dict[int, bytes] = {}
     facts: dict[bytes, CommitAuditFact] = {}
     covered_to: int = 0
+    fence: int = 0
     incarnation: bytes = b"run/m"
 
 
@@ -148,6 +156,9 @@ class Toy:
         self.boxes = [Box() for _ in range(SHARDS)]
         self.versions: dict[tuple[bytes, int, bytes], MembershipVersion] = {}
         self.barriers: dict[int, list[tuple[int, int]]] = {}
+        self.epoch = 0
+        self.leasing = True
+        """Whether an auditor that asks for a lease gets it."""
         self.trouble: Callable[[Any], Any] = lambda _: None
         self.asked: list[Any] = []
         self.seen: list[Any] = []
@@ -411,9 +422,20 @@ class Toy:
                 return FactsRead(
                     op=request.op, facts=tuple(behind[:limit]), more=len(behind) > limit
                 )
+            case OpenCoverage():
+                source = self.sources[request.partition]
+                if request.epoch < source.fence:
+                    return Fenced(op=request.op, epoch=source.fence)
+                source.fence = request.epoch
+                return CoverageOpened(
+                    op=request.op, incarnation=source.incarnation, covered_to=source.covered_to
+                )
             case AdvanceCoverage():
                 source = self.sources[request.partition]
-                assert request.incarnation == source.incarnation
+                if request.incarnation != source.incarnation or request.epoch > source.fence:
+                    return StoreReset(op=request.op, store=StoreRole.MESSAGE)
+                if request.epoch < source.fence:
+                    return Fenced(op=request.op, epoch=source.fence)
                 source.covered_to = max(source.covered_to, request.covered_to)
                 for fact in request.drop_facts:
                     source.facts.pop(fact, None)
@@ -463,14 +485,24 @@ class Toy:
 
     # ------------------------------------------------------------ running
 
+    def held(self, above: int = 0) -> LeaseHeld:
+        """The lease is granted under a fresh epoch."""
+        self.epoch = max(self.epoch, above) + 1
+        return LeaseHeld(
+            resource=COVERAGE, epoch=self.epoch, barrier_epoch=0, barrier_offset=-1, wall=1
+        )
+
     def auditor(self, **limits: Any) -> Auditor:
         config = AuditConfig(shard_count=SHARDS, outbox_partition_count=PARTITIONS, **limits)
         return Auditor(config, choose=lambda site, key: 0)
 
     def audit(self, auditor: Auditor | None = None, **limits: Any) -> AuditReport:
-        """One run to its end; what else it said is in ``seen``."""
+        """One run to its end by an auditor that holds the lease; what else it said is in ``seen``."""
         auditor = auditor or self.auditor(**limits)
-        effects = auditor.step(self.now, [AuditRequested(ticket=5)])
+        begins = [AuditRequested(ticket=5)]
+        if not auditor.serving() and self.leasing:
+            begins = [self.held(), *begins]
+        effects = auditor.step(self.now, begins)
         for _ in range(STEPS_MAX):
             auditor.check()
             finished = [one for one in effects if isinstance(one, AuditFinished)]
@@ -478,13 +510,15 @@ class Toy:
             if finished:
                 assert finished[0].ticket == 5
                 return finished[0].report
-            events = self._events(auditor, effects)
+            events = self.events(auditor, effects)
             effects = auditor.step(self.now, events)
         raise AssertionError("the audit does not end")
 
-    def _events(self, auditor: Auditor, effects: list[Any]) -> list[Any]:
+    def events(self, auditor: Auditor, effects: list[Any]) -> list[Any]:
         events = []
         for request in effects:
+            if isinstance(request, FreshEpochWanted):
+                events.append(self.held(request.above))
             if not hasattr(request, "op"):
                 continue
             self.asked.append(request)
