@@ -1,43 +1,95 @@
-"""The orphan audit of a world: the production auditor as one more process, asked once the world has settled."""
+"""The orphan audit of a world: the production auditor as one more process, asked once the world has settled.
 
+In some worlds the first auditor is stopped in the middle of its run, beyond its lease; a second one takes over and gives
+the report; then the first wakes as a zombie that still hands over what it had ordered (pipeline.md §§0, 8).
+"""
+
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from qim.core.audit import AuditConfig, AuditFinished, Auditor, AuditReport, AuditRequested
+from qim.core.audit import AuditFinished, Auditor, AuditReport, AuditRequested
+from qim.sim.cast import auditor_machines
 from qim.sim.choice import choose
-from qim.sim.node import Host
+from qim.sim.node import Host, Node
 
 if TYPE_CHECKING:
     from qim.sim.scene import Scene
 
 PATIENCE_MS: Final = 120_000
 LOOK_MS: Final = 20
+ZOMBIE_ONE_IN: Final = 3
+"""Of the worlds that have faults at all."""
+STOPPED_AT: Final = ("OpenCoverage", "AdvanceCoverage", "AdvanceCoverage", "ReadFacts")
+LEASES_WAITED: Final = 3
 
 
 def audited(scene: "Scene") -> AuditReport | None:
     """Run one audit to its end inside the world; None if it never ended."""
-    heard: list[AuditReport] = []
+    auditors = [node for node in scene.nodes.values() if node.role == "auditor" and node.alive]
+    if auditors:
+        served = [node for node in auditors if _machine(node).serving()]
+        return _asked(scene, (served or auditors)[-1])
+    first = _begun(scene)
+    draw = choose(scene.plan.seed, "audit", ("zombie",))
+    if scene.plan.profile != "calm" and draw % ZOMBIE_ONE_IN == 0:
+        return _beside_a_zombie(scene, first, draw // ZOMBIE_ONE_IN)
+    return _asked(scene, first)
 
-    def finished(host: Host, effect: AuditFinished) -> None:
-        heard.append(effect.report)
 
+def _begun(scene: "Scene") -> Node:
+    """One more auditor, that holds the lease unless another one does."""
     number = 1 + sum(1 for node in scene.nodes.values() if node.role == "auditor")
     node = scene.make_node(f"auditor-{number}", "auditor")
-    config = AuditConfig(
-        shard_count=scene.plan.topology.shards,
-        outbox_partition_count=scene.plan.topology.outbox_partitions,
-    )
-    host = Host(
-        node,
-        f"{node.name}/auditor",
-        Auditor(config, choose=node.choose()),
-        {**scene.routes, AuditFinished: finished},
-        identity=choose(scene.plan.seed, "process", (node.name, 0, "auditor")),
-        observe=scene.observe,
-    )
-    node.start([host])
-    host.take(AuditRequested(ticket=1))
+    hosts = auditor_machines(scene, node)
+    for server in scene.servers:
+        server.hosts.append(hosts[0])
+    node.start(hosts)
+    _run(scene, LEASES_WAITED * scene.parameters.lease_ttl_ms, _machine(node).serving)
+    return node
+
+
+def _asked(scene: "Scene", node: Node) -> AuditReport | None:
+    reports = _ask(scene, node)
+    _run(scene, PATIENCE_MS, lambda: reports)
+    return reports[0] if reports else None
+
+
+def _beside_a_zombie(scene: "Scene", zombie: Node, draw: int) -> AuditReport | None:
+    """What the zombie reports is nobody's; whatever it changes is a finding of the checkers."""
+    at_effect = STOPPED_AT[draw % len(STOPPED_AT)]
+    _ask(scene, zombie)
+    generation = scene.stop(zombie.name, draw // len(STOPPED_AT), at_effect)
+    _run(scene, PATIENCE_MS, lambda: zombie.paused)
+    scene.count("audit.zombie")
+    report = _asked(scene, _begun(scene))
+    scene.resume(zombie.name, generation)
+    _run(scene, PATIENCE_MS, _machine(zombie).idle)
+    return report
+
+
+def _ask(scene: "Scene", node: Node) -> list[AuditReport]:
+    """Where the report will stand."""
+    reports: list[AuditReport] = []
+    ticket = 1 + scene.world.now
+
+    def finished(_: Host, effect: AuditFinished) -> None:
+        if effect.ticket == ticket:
+            reports.append(effect.report)
+
+    host = node.hosts[0]
+    host.routes = {**host.routes, AuditFinished: finished}
+    host.take(AuditRequested(ticket=ticket))
+    return reports
+
+
+def _run(scene: "Scene", patience_ms: int, ended: Callable[[], object]) -> None:
     world = scene.world
-    until = world.now + PATIENCE_MS
-    while not heard and not world.stopped and world.now < until:
+    until = world.now + patience_ms
+    while not ended() and not world.stopped and world.now < until:
         world.run(world.now + LOOK_MS)
-    return heard[0] if heard else None
+
+
+def _machine(node: Node) -> Auditor:
+    machine = node.hosts[0].machine
+    assert isinstance(machine, Auditor)
+    return machine

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from qim.core.archiver import ArchiverConfig, HistoryArchiver
+from qim.core.audit import AuditConfig, Auditor
 from qim.core.client import Client, ClientConfig
 from qim.core.client.vocabulary import ClientNotice
 from qim.core.contract.params import DEFAULT, Parameters
@@ -80,15 +81,34 @@ def service_machines(scene: "Scene", node: Node) -> list[Host]:
     if node.role == "gateway":
         scene.streams.listeners[node.name] = host
         return [host]
-    made, topology = scene.parameters, scene.plan.topology
+    topology = scene.plan.topology
     leased, per_partition = _LEASES[node.role]
     count = topology.outbox_partitions if per_partition else topology.shards
     instance = Resource(role=Role.INSTANCE, number=_number(node))
+    pinned = (instance,) if node.role == "writer" else ()
+    return [host, _keeper(scene, host, (leased, count), pinned)]
+
+
+def auditor_machines(scene: "Scene", node: Node) -> list[Host]:
+    """The hosts of an auditor; whoever asks for a report puts in a route for it (auditing.py)."""
+    config = AuditConfig(
+        shard_count=scene.plan.topology.shards,
+        outbox_partition_count=scene.plan.topology.outbox_partitions,
+    )
+    host = _host(scene, node, node.role, Auditor(config, choose=node.choose()))
+    return [host, _keeper(scene, host, (Role.AUDITOR, 1), ())]
+
+
+def _keeper(
+    scene: "Scene", host: Host, leased: tuple[Role, int], pinned: tuple[Resource, ...]
+) -> Host:
+    """Beside the machine of ``host``, whose leases it keeps."""
+    made, node = scene.parameters, host.node
     lease = LeaseConfig(
         owner=f"{node.name}.{node.generation}",
         address=node.name,
-        roles=((leased, count),),
-        pinned=(instance,) if node.role == "writer" else (),
+        roles=(leased,),
+        pinned=pinned,
         ttl_ms=made.lease_ttl_ms,
         renew_ms=made.lease_renew_ms,
         margin_ms=made.lease_margin_ms,
@@ -96,7 +116,7 @@ def service_machines(scene: "Scene", node: Node) -> list[Host]:
     )
     keeper = _host(scene, node, "lease", LeaseKeeper(lease, choose=node.choose()))
     lease_bus(host, keeper)
-    return [host, keeper]
+    return keeper
 
 
 def _writer(scene: "Scene", node: Node) -> HostedMachine:

@@ -143,6 +143,8 @@ SOMETIMES: Final = (
     "said.session_state_lost",
     "said.version_not_yet.session",
     "said.audit_runs.CLEAN",
+    "said.audit_fenced",
+    "audit.zombie",
 )
 
 NEVER: Final = (

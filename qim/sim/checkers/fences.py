@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from qim.core.ports.completion import Failed, Fenced, StoreReset
+from qim.core.ports.store_audit import AdvanceCoverage, OpenCoverage
 from qim.core.ports.store_mailbox import (
     AppendEntries,
     ClaimDispatches,
@@ -51,9 +52,9 @@ class Fences:
 
     def attach(self, history: History) -> None:
         self.history = history
-        for kind in (OpenShard, OpenSource, OpenMailbox):
+        for kind in (OpenShard, OpenSource, OpenMailbox, OpenCoverage):
             history.on_store.setdefault(kind, []).append(self.on_open)
-        for fenced in (*_WRITER, CommitSource, *_MAILBOX):
+        for fenced in (*_WRITER, CommitSource, *_MAILBOX, AdvanceCoverage):
             history.on_store.setdefault(fenced, []).append(self.on_request)
 
     def on_open(self, host: Host, request: Any, answer: Any) -> None:
@@ -81,6 +82,8 @@ class Fences:
 def _family(request: Any) -> str:
     if isinstance(request, (OpenShard, *_WRITER)):
         return "writer"
+    if isinstance(request, OpenCoverage | AdvanceCoverage):
+        return "auditor"
     return "fanout" if isinstance(request, OpenSource | CommitSource) else "mailbox"
 
 

@@ -293,6 +293,21 @@ def _edges() -> list[Mutant]:
                 **_unfenced("reserve_and_record"),
             },
         ),
+        mutant(
+            "coverage_unfenced",
+            "pipeline §§0, 8: an auditor that slept beyond its lease drops no fact and moves no cursor",
+            {"fences"},
+            _unfenced("advance_coverage"),
+        ),
+        mutant(
+            "coverage_opened_by_a_zombie",
+            "pipeline §§0, 8: whoever opens a coverage under a lower epoch is fenced",
+            {"fences"},
+            rescript(
+                "open_coverage",
+                ("if held and below(ARGV[1], held) then return nil, {'F', held} end", ""),
+            ),
+        ),
     ]
 
 
