@@ -6,7 +6,6 @@ killed and paused, never parted.
 """
 
 import asyncio
-import json
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -192,8 +191,7 @@ class ClusterDeployment:
 
     async def audit(self) -> AuditReport:
         """By the auditor's process."""
-        (auditor,) = self.cluster.roles("auditor")
-        return report_of(json.loads(await asyncio.to_thread(auditor.post, "/audit")))
+        return report_of(await asyncio.to_thread(self.cluster.audited))
 
     async def _store(self, role: StoreRole) -> StoreReader:
         server = self.cluster.redis(0 if role is StoreRole.MESSAGE else 1)

@@ -2,11 +2,9 @@
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import sqlite3
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from chaos.stores import StoreReader
 from qim.adapters.embedded.data_directory import DataDirectory
 from qim.adapters.embedded.stale_server import read_record
 from qim.adapters.redis.address import StoreAddress
+from qim.cli.data_files import order
 from qim.core.audit import AuditReport
 from qim.core.ports.completion import StoreRole
 from qim.core.ports.log import StoredRecord, Topic
@@ -110,7 +109,4 @@ class EmbeddedDeployment:
         return LogEnd(start=records[0].offset if records else 0, records=records)
 
     def _audit(self) -> AuditReport:
-        where = f"http://{self.process.ready['metrics']}/audit"
-        request = urllib.request.Request(where, method="POST")
-        with urllib.request.urlopen(request, timeout=AUDIT_SECONDS_MAX) as answer:
-            return report_of(json.loads(answer.read()))
+        return report_of(order(self.data, "/audit", b"", AUDIT_SECONDS_MAX))

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 import yaml
 
-from qim.cli.main import parser
+from qim.cli.main import main, parser
+from qim.services.cluster.admin import auditor_address, proved_here
 from qim.services.metrics import Kind
 from qim.services.metrics_table import METRICS
 from qim.services.roles import ServiceRole
-from qim.services.settings import check_settings, read_settings
+from qim.services.settings import check_settings, read_settings, warnings
 
 ROOT = Path(__file__).resolve().parent.parent
 DEPLOY = ROOT / "deploy"
@@ -58,10 +59,12 @@ def told(service: str) -> dict[str, str]:
 
 
 def test_everything_of_the_issue_is_there() -> None:
-    assert {*SERVED, *THEIRS, "topics", "schema", "doctor", "audit"} <= set(COMPOSE["services"])
+    assert {*SERVED, *THEIRS, "topics", "schema", "certs", "doctor", "audit"} <= set(
+        COMPOSE["services"]
+    )
 
 
-@pytest.mark.parametrize("service", [*SERVED, "topics", "schema", "doctor", "audit"])
+@pytest.mark.parametrize("service", [*SERVED, "topics", "schema", "certs", "doctor", "audit"])
 def test_each_process_is_told_what_it_accepts(service: str) -> None:
     words = COMPOSE["services"][service]["command"]
     arguments = parser().parse_args(words)
@@ -120,9 +123,29 @@ def test_a_process_is_waited_for_until_it_serves() -> None:
         assert test[:3] == ["CMD", "python", "-c"]
         assert f"http://{host}:{port}/readyz" in test[3]
         compile(test[3], service, "exec")
-    arguments = parser().parse_args(COMPOSE["services"]["audit"]["command"])
-    host, port = read_settings(told("auditor")).settings.metrics(ServiceRole.AUDITOR)
-    assert arguments.auditor == f"{host}:{port}"
+
+
+def test_the_auditor_of_compose_takes_orders_of_the_admin_that_compose_makes(
+    tmp_path: Path,
+) -> None:
+    """The chain as its service makes it: twice, since every `up` runs it."""
+    services = COMPOSE["services"]
+    words = services["certs"]["command"]
+    made = tmp_path / "dev"
+    here = [str(made) if word == "/certs/dev" else word for word in words]
+    assert here != words
+    assert main(here) == 0 == main(here)
+    files = {}
+    for name, service in (("auditor.toml", "auditor"), ("admin.toml", "audit")):
+        arguments = parser().parse_args(services[service]["command"])
+        assert arguments.config == Path("/certs/dev") / name
+        reading = read_settings(told(service), made / name)
+        assert not reading.faults, [str(fault) for fault in reading.faults]
+        assert not list(check_settings(reading.settings, ServiceRole.AUDITOR))
+        files[service] = reading.settings
+    assert not warnings(files["auditor"], ServiceRole.AUDITOR)
+    assert proved_here(files["audit"]) in files["auditor"].internal_admin_cert_sha256
+    assert auditor_address(files["audit"]) == auditor_address(files["auditor"])
 
 
 def test_the_image_has_what_it_copies() -> None:

@@ -1,30 +1,31 @@
 """`qim audit`: the orphan audit of an embedded server, running or stopped, or of a cluster by its auditor."""
 
 import argparse
-import json
+import os
 import time
 from pathlib import Path
 from typing import Any
 
 from qim.adapters.embedded.data_directory import DataDirectory, DataDirectoryHeld
-from qim.cli.arguments import UsageError, default_data, seconds, server
+from qim.cli import data_files
+from qim.cli.admin import add_auditor, ordered
+from qim.cli.arguments import UsageError, default_data, seconds
 from qim.cli.command import Subparsers, add_command
-from qim.cli.data_files import NotRunning, running_server
 from qim.cli.exit_codes import Exit
-from qim.cli.output import print_json, say
-from qim.client import NotConnected
+from qim.cli.output import print_json
 
 DEFAULT_TIMEOUT_SECONDS = 320.0
 LOOK_SECONDS = 0.2
 EXAMPLES = """\
   qim audit --data .qim/data
   qim audit --data .qim/data --json | jq .verdict
-  qim audit --auditor 127.0.0.1:9108      # of a cluster: the metrics address of its `qim serve auditor`
+  env $(cat certs/admin.env) qim audit --auditor 10.0.0.9:7008    # of a cluster: its `qim serve auditor`
 """
 MORE = """
 Walks the outbox log from its start to where it ended when the audit began, recomputes from the frozen membership which
 mailboxes each record must be in, and looks there. A running server is asked; of a stopped one the store and logs are
-opened, and nothing else. JSON: verdict (CLEAN, ORPHANS, INCOMPLETE), covered, orphans, in_flight, incomplete."""
+opened, and nothing else. Of a cluster (--config FILE, --cluster or --auditor) its auditor is asked, by Admin mTLS: with
+QIM_INTERNAL_TLS_CERT and _KEY of an admin. JSON: verdict (CLEAN, ORPHANS, INCOMPLETE), covered, orphans, in_flight, incomplete."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -37,15 +38,13 @@ def add_parser(subparsers: Subparsers) -> None:
         examples=EXAMPLES,
         more=MORE,
     )
-    parser.add_argument(
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
         "--data", type=Path, metavar="DIR", help="data directory (default: $QIM_DATA or .qim/data)"
     )
-    parser.add_argument(
-        "--auditor",
-        type=server,
-        metavar="HOST:PORT",
-        help="ask this auditor of a cluster instead of a data directory's server",
-    )
+    where.add_argument("--config", type=Path, metavar="FILE", help="a cluster, by its TOML")
+    where.add_argument("--cluster", action="store_true", help="a cluster, by the environment")
+    add_auditor(parser)
     parser.add_argument("--json", action="store_true", help="the report as one JSON object")
     parser.add_argument(
         "--timeout",
@@ -61,7 +60,8 @@ def _run(args: argparse.Namespace) -> int:
     from qim.core.audit import Verdict
     from qim.services.audit_report import report_as_text
 
-    report = _of_cluster(args) if args.auditor else _of_directory(args)
+    cluster = args.auditor or args.config or args.cluster
+    report = _of_cluster(args) if cluster else _of_directory(args)
     if args.json:
         print_json(report)
     else:
@@ -74,12 +74,18 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _of_cluster(args: argparse.Namespace) -> dict[str, Any]:
+    from qim.adapters.start_refused import StartRefused
+    from qim.core.contract.rpc_admin import AdminOrder
+    from qim.services.cluster.admin import RID
+    from qim.services.settings import read_settings
+
     if args.data is not None:
         raise UsageError("--data and --auditor: one of them")
     try:
-        return _asked(args.auditor, args.timeout)
-    except ConnectionError as error:
-        raise NotConnected(f"no auditor at {args.auditor}: {error}") from None
+        settings = read_settings(os.environ, args.config).require()
+    except StartRefused as refused:
+        raise UsageError(str(refused)) from None
+    return ordered(settings, args.auditor, AdminOrder(rid=RID, what="audit"), args.timeout)
 
 
 def _of_directory(args: argparse.Namespace) -> dict[str, Any]:
@@ -98,8 +104,8 @@ def _report(data: Path, timeout: float) -> dict[str, Any]:
     deadline = time.monotonic() + timeout
     while True:
         try:
-            return _asked(running_server(data).metrics, deadline - time.monotonic())
-        except (NotRunning, ConnectionError):
+            return data_files.order(data, "/audit", b"", deadline - time.monotonic())
+        except (data_files.NotRunning, ConnectionError):
             pass
         try:
             return report_as_json(audit_stopped(data))
@@ -109,24 +115,3 @@ def _report(data: Path, timeout: float) -> dict[str, Any]:
         except REFUSALS as error:
             raise UsageError(str(error)) from None
         time.sleep(LOOK_SECONDS)
-
-
-def _asked(metrics: str, timeout: float) -> dict[str, Any]:
-    """POST /audit. Raises ConnectionError where nobody listens, TimeoutError."""
-    import urllib.error
-    import urllib.request
-
-    say(f"auditing the running server at {metrics}")
-    request = urllib.request.Request(f"http://{metrics}/audit", data=b"", method="POST")
-    try:
-        with urllib.request.urlopen(request, timeout=max(timeout, 1.0)) as answer:
-            found: dict[str, Any] = json.load(answer)
-            return found
-    except urllib.error.HTTPError as error:
-        raise UsageError(
-            f"the server at {metrics} can't audit: {error.code} {error.reason}"
-        ) from None
-    except urllib.error.URLError as error:
-        if isinstance(error.reason, TimeoutError):
-            raise TimeoutError from None
-        raise ConnectionError(str(error.reason)) from None

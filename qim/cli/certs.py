@@ -7,13 +7,14 @@ from typing import Final
 from qim.cli.arguments import UsageError, count
 from qim.cli.command import Subparsers, add_command
 from qim.cli.exit_codes import Exit
-from qim.cli.output import print_json
+from qim.cli.output import print_json, say
 
 DEFAULT_DAYS: Final = 365
 DAYS_MAX: Final = 3_650
 EXAMPLES: Final = """\
-  qim certs dev --out certs                          # three CAs, a leaf for every role, certs/<role>.env
+  qim certs dev --out certs                          # three CAs, a leaf for every role, certs/<role>.env and .toml
   env $(cat certs/writer.env) qim serve writer       # a process with its variables
+  env $(cat certs/admin.env) qim shard bump --cluster --apply    # what changes a cluster
   env $(cat certs/client.env) qim send --server localhost:7000 --user 1 --to 2 "hello"
 """
 
@@ -46,6 +47,9 @@ def add_parser(subparsers: Subparsers) -> None:
         default=DEFAULT_DAYS,
         help=f"how long they are valid (default: {DEFAULT_DAYS}, at most {DAYS_MAX})",
     )
+    parser.add_argument(
+        "--keep", action="store_true", help="leave a chain alone that is in DIR already, status 0"
+    )
     parser.add_argument("--json", action="store_true", help="one object instead of lines")
 
 
@@ -59,6 +63,9 @@ def _run(args: argparse.Namespace) -> int:
         raise UsageError(
             f"{error.name} is not installed; it comes with: pip install 'qim[cluster]'"
         ) from None
+    if args.keep and (args.out / "admin.env").exists():
+        say(f"{args.out} has a chain already: kept")
+        return int(Exit.DONE)
     try:
         chain = write_dev_chain(args.out, days=args.days, names=tuple(args.name))
     except OSError as error:

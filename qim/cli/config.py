@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from qim.adapters.start_refused import StartRefused
+from qim.cli.admin import proved
 from qim.cli.arguments import UsageError
 from qim.cli.command import Subparsers, add_command
 from qim.cli.exit_codes import Exit
@@ -22,7 +23,7 @@ EXAMPLES = """\
   qim config check --role writer
   qim config print --role gateway --json                # each value and where it came from; secrets as digests
   qim config share                                      # what the registry has otherwise than this configuration: status 1
-  qim config share --apply                              # make it the deployment's, while no process is at work
+  env $(cat certs/admin.env) qim config share --apply   # make it the deployment's, while no process is at work
 """
 UNREACHABLE = "etcd_unreachable"
 
@@ -43,7 +44,9 @@ def add_parser(subparsers: Subparsers) -> None:
         help="check: faults; print: values; share: the numbers that all processes share, compared with the registry",
     )
     parser.add_argument(
-        "--apply", action="store_true", help="of share: write them (default: say what would be)"
+        "--apply",
+        action="store_true",
+        help="of share: write them (default: say what would be); needs an admin's QIM_INTERNAL_TLS_CERT and _KEY",
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="TOML (default: $QIM_CONFIG)")
     parser.add_argument("--role", choices=ROLES, help="for this role alone (default: all of them)")
@@ -166,7 +169,11 @@ def _share(reading: Reading, *, apply: bool, as_json: bool) -> int:
     from qim.services.cluster.shared import share
 
     try:
-        found = share(reading.require(), apply=apply)
+        settings = reading.require()
+        if apply:
+            # No process is at work then that could be asked: the command judges by itself who starts it.
+            proved(settings, "config share")
+        found = share(settings, apply=apply)
     except StartRefused as error:
         if error.code != UNREACHABLE:
             raise UsageError(str(error)) from None

@@ -36,7 +36,8 @@ What `qim serve` is told. The embedded server takes options instead: `qim up --h
 - *needed* means: there is no default and the named roles refuse to start without it.
 - Parameters that processes must share (marked *shared*, with every other shared parameter of contract.md) are written to the
   registry by the first process that starts; a process with others refuses to start and names the difference. With every
-  process stopped `qim config share --apply` changes what may change: retention, hot window, recovery windows.
+  process stopped `qim config share --apply` changes what may change (with an admin's certificate): retention, hot window,
+  recovery windows.
 """
 
 REFUSALS = """\

@@ -1,12 +1,15 @@
 """What a command reads of an embedded server's data directory: its secret, and where it serves."""
 
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from qim.adapters.embedded.data_directory import DataDirectory, DataDirectoryDamaged
 from qim.cli.arguments import UsageError
+from qim.cli.output import say
 
 SERVER_FILE = "server.json"
 
@@ -38,6 +41,34 @@ def running_server(data: Path) -> ServerFile:
     except (OSError, msgspec.DecodeError, OverflowError):
         raise NotRunning(data) from None
     return found
+
+
+def order(data: Path, path: str, body: bytes, timeout: float) -> dict[str, Any]:
+    """POST to the running server with the key in ``data``. Raises NotRunning, ConnectionError, TimeoutError, UsageError."""
+    import urllib.error
+    import urllib.request
+
+    where = running_server(data).metrics
+    say(f"asking the running server at {where}")
+    try:
+        key = DataDirectory(data).operator_key()
+    except FileNotFoundError:
+        raise NotRunning(data) from None
+    except OSError as error:
+        raise UsageError(f"only its owner may order the server on {data}: {error}") from None
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
+    request = urllib.request.Request(f"http://{where}{path}", body, headers, method="POST")
+    try:
+        with urllib.request.urlopen(request, timeout=max(timeout, 1.0)) as answer:
+            found: dict[str, Any] = json.load(answer)
+            return found
+    except urllib.error.HTTPError as error:
+        told = error.read().decode(errors="replace").strip()
+        raise UsageError(f"the server at {where} can't do that: {error.code} {told}") from None
+    except urllib.error.URLError as error:
+        if isinstance(error.reason, TimeoutError):
+            raise TimeoutError from None
+        raise ConnectionError(str(error.reason)) from None
 
 
 def secret_of(data: Path) -> bytes:

@@ -1,28 +1,35 @@
 """`qim deadletter`, `qim repair`, `qim shard`: what a person mends; a dry run unless --apply is said (pipeline.md §§2, 7)."""
 
 import argparse
-import json
 import os
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from qim.adapters.embedded.data_directory import DataDirectory, DataDirectoryHeld
+from qim.cli import data_files
+from qim.cli.admin import add_auditor, ordered, proved
 from qim.cli.arguments import UsageError, default_data, seconds
 from qim.cli.command import Subparsers, add_command
-from qim.cli.data_files import NotRunning, running_server
 from qim.cli.exit_codes import Exit
-from qim.cli.output import print_json, say
+from qim.cli.output import print_json
 
 if TYPE_CHECKING:
+    from qim.core.contract.rpc_admin import AdminOrder
     from qim.services.mending import MendOrder
 
 DEFAULT_TIMEOUT_SECONDS = 320.0
 LOOK_SECONDS = 0.2
 WHERE = """
 Works on the data of an embedded server (--data), running or stopped, or on a cluster (--config FILE or --cluster: the
-servers that the QIM_ variables name, as `qim serve` reads them). Status 0: nothing is left to do; 1: there is."""
+servers that the QIM_ variables name, as `qim serve` reads them). Status 0: nothing is left to do; 1: there is.
+
+Of a cluster a dry run looks itself, with the servers' own passwords. --apply is ordered of the auditor, by Admin mTLS: with
+QIM_INTERNAL_TLS_CERT and _KEY of an admin (env $(cat certs/admin.env) qim …). Where no auditor can start,
+--without-auditor carries it out here, once the same certificate and key have been judged here."""
 
 DEADLETTER_EXAMPLES = """\
   qim deadletter list --data .qim/data
@@ -91,6 +98,12 @@ def _command(
     )
     where.add_argument("--config", type=Path, metavar="FILE", help="a cluster, by its TOML")
     where.add_argument("--cluster", action="store_true", help="a cluster, by the environment")
+    add_auditor(parser)
+    parser.add_argument(
+        "--without-auditor",
+        action="store_true",
+        help="with --apply: carry it out here, as no auditor can live; needs the admin's pair all the same",
+    )
     parser.add_argument(
         "--timeout",
         type=seconds,
@@ -109,7 +122,12 @@ def _number(text: str) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     order = _order(args)
-    report = _on_cluster(args, order) if args.config or args.cluster else _on_data(args, order)
+    cluster = args.config or args.cluster or args.auditor
+    if args.without_auditor and not (cluster and order.apply and not args.auditor):
+        raise UsageError("--without-auditor belongs to --apply on a cluster, and not to --auditor")
+    if args.data is not None and args.auditor:
+        raise UsageError("--data and --auditor: one of them")
+    report = _on_cluster(args, order) if cluster else _on_data(args, order)
     left = [one for one in report["found"] if _is_left(one, order.apply)]
     status = Exit.FAILED if left or "refused" in report else Exit.DONE
     if args.json:
@@ -153,10 +171,28 @@ def _on_cluster(args: argparse.Namespace, order: "MendOrder") -> dict[str, Any]:
 
     try:
         settings = read_settings(os.environ, args.config).require()
+        if order.apply and not args.without_auditor:
+            return ordered(settings, args.auditor, _admin_order(order), args.timeout)
+        if order.apply:
+            proved(settings, " ".join((args.name, args.action)))
         require(settings, ServiceRole.AUDITOR)
         return mend_cluster(settings, order)
     except StartRefused as refused:
         raise UsageError(str(refused)) from None
+
+
+def _admin_order(order: "MendOrder") -> "AdminOrder":
+    from qim.core.contract.rpc_admin import AdminOrder
+    from qim.services.cluster.admin import RID
+
+    return AdminOrder(
+        rid=RID,
+        what=order.what,
+        partition=order.partition,
+        offset=order.offset,
+        shard=order.shard,
+        force=order.force,
+    )
 
 
 def _on_data(args: argparse.Namespace, order: "MendOrder") -> dict[str, Any]:
@@ -170,8 +206,9 @@ def _on_data(args: argparse.Namespace, order: "MendOrder") -> dict[str, Any]:
     deadline = time.monotonic() + args.timeout
     while True:
         try:
-            return _asked(running_server(data).metrics, order, deadline - time.monotonic())
-        except (NotRunning, ConnectionError):
+            body = msgspec.json.encode(order)
+            return data_files.order(data, "/mend", body, deadline - time.monotonic())
+        except (data_files.NotRunning, ConnectionError):
             pass
         try:
             return mend_stopped(data, order)
@@ -181,34 +218,6 @@ def _on_data(args: argparse.Namespace, order: "MendOrder") -> dict[str, Any]:
         except REFUSALS as error:
             raise UsageError(str(error)) from None
         time.sleep(LOOK_SECONDS)
-
-
-def _asked(metrics: str, order: "MendOrder", timeout: float) -> dict[str, Any]:
-    """POST /mend. Raises ConnectionError where nobody listens, TimeoutError."""
-    import urllib.error
-    import urllib.request
-
-    import msgspec
-
-    say(f"asking the running server at {metrics}")
-    request = urllib.request.Request(
-        f"http://{metrics}/mend",
-        data=msgspec.json.encode(order),
-        headers={"Content-Type": "application/json"},
-        method="POST",
-    )
-    try:
-        with urllib.request.urlopen(request, timeout=max(timeout, 1.0)) as answer:
-            found: dict[str, Any] = json.load(answer)
-            return found
-    except urllib.error.HTTPError as error:
-        raise UsageError(
-            f"the server at {metrics} can't do that: {error.code} {error.read().decode().strip()}"
-        ) from None
-    except urllib.error.URLError as error:
-        if isinstance(error.reason, TimeoutError):
-            raise TimeoutError from None
-        raise ConnectionError(str(error.reason)) from None
 
 
 # ------------------------------------------------------------ what is said

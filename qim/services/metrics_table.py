@@ -72,6 +72,7 @@ _COUNTERS: Final[tuple[Row, ...]] = (
     ("archiver_newer_format", "records", "partition", "a record of a later version: the partition waits for newer code", "newer-format"),
     ("archiver_undecodable", "records", "partition", "bytes no version can read: skipped; fanout keeps them", "dead-letters"),
     ("audit_runs", "runs", "verdict", "orphan audits finished", "orphans"),
+    ("audit_fenced", "runs", "", "audits whose lease ended meanwhile: they looked on, and moved no coverage any more", "leases"),
     # leases
     ("lease_lost", "leases", "role", "another holds it, or it ran out at the registry", "leases"),
     ("lease_expired", "leases", "role", "not renewed in time: its owner stopped by itself", "leases"),
@@ -86,6 +87,7 @@ _COUNTERS: Final[tuple[Row, ...]] = (
     ("tls_reloads", "reloads", "pair", "certificates read again on SIGHUP; refused: the old pair stays", "certificates"),
     ("rpc_messages_dropped", "messages", "why", "messages between processes that found no room or no peer", "rpc"),
     ("rpc_refused", "connections", "code", "internal connections refused, by reason", "rpc"),
+    ("admin_orders", "orders", "outcome", "operators' orders by Admin mTLS: done, refused or failed", "rpc"),
     ("rpc_dials_failed", "dials", "code", "internal connections that could not be made, by reason", "rpc"),
     ("rpc_reconnects", "connections", "role", "internal connections made again", "rpc"),
 )  # fmt: skip

@@ -82,7 +82,8 @@ class UpProcess:
             await self._start(server)
             endpoint = self._operator_endpoint(server)
             ending.callback(endpoint.stop)
-            ending.callback((self._directory.root / SERVER_FILE).unlink, missing_ok=True)
+            for told in (self._directory.root / SERVER_FILE, self._directory.operator_key_file):
+                ending.callback(told.unlink, missing_ok=True)
             calm = await self._serve(server, endpoint.address)
         return 0 if calm else 1
 
@@ -148,7 +149,7 @@ class UpProcess:
         print(json.dumps(ready), flush=True)
 
     def _operator_endpoint(self, server: EmbeddedServer) -> OperatorEndpoint:
-        def audit() -> dict[str, object]:
+        def audit(_: bytes) -> dict[str, object]:
             asked = asyncio.run_coroutine_threadsafe(server.audit(), self._loop)
             return report_as_json(asked.result(AUDIT_SECONDS_MAX + 5))
 
@@ -167,9 +168,15 @@ class UpProcess:
             health=self._health.healthz,
             ready=self._health.readyz,
             live=self._health.livez,
-            actions={"/audit": audit},
-            orders={"/mend": mend},
+            orders={"/audit": audit, "/mend": mend},
+            key=self._directory.new_operator_key(),
+            on_refused=self._order_refused,
         )
+
+    def _order_refused(self, told: dict[str, object]) -> None:
+        """Called on the endpoint's threads."""
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._sink.line, "warning", "up", "order refused", told)
 
     def _on_death(self, machine: str, error: BaseException) -> None:
         self._health.died = error

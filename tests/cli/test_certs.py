@@ -14,6 +14,7 @@ from qim.adapters.tls.client_facing import ClientFacingTls
 from qim.adapters.tls.internal import InternalTls, InternalTlsSettings
 from qim.cli.main import main
 from qim.client import client_tls_from_environment
+from qim.services.settings import read_settings
 
 
 def made(folder: Path, capsys: pytest.CaptureFixture[str], *more: str) -> dict[str, object]:
@@ -98,3 +99,18 @@ def test_days_have_an_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert main(["certs", "dev", "--out", str(tmp_path / "certs"), "--days", "4000"]) == 2
     assert "at most 3650" in capsys.readouterr().err
     assert not (tmp_path / "certs").exists()
+
+
+def test_each_role_has_a_file_that_serve_reads_and_a_chain_that_is_there_is_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "certs"
+    made(folder, capsys)
+    for role in ProcessRole:
+        reading = read_settings({}, folder / f"{role}.toml")
+        assert not reading.faults
+        own = variables(folder / f"{role}.env")
+        assert own.items() <= reading.settings.told().items()
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    assert main(["certs", "dev", "--out", str(folder), "--keep"]) == 0
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before

@@ -3,7 +3,7 @@
 import re
 from typing import Any
 from urllib.error import HTTPError
-from urllib.request import Request, urlopen
+from urllib.request import urlopen
 
 _SAMPLE = re.compile(r"^(\w+?)(?:\{([^}]*)\})? ([0-9.e+-]+|[+-]Inf|NaN)$")
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
@@ -41,10 +41,3 @@ class OperatorView:
     def metric(self, name: str, label: str = "") -> float:
         """One sample, 0 where it was never counted."""
         return self.metrics().get((name, label), 0.0)
-
-    def post(self, path: str, seconds_max: float = 330) -> str:
-        """Body of an action."""
-        request = Request(f"http://{self.ready['metrics']}{path}", data=b"", method="POST")
-        with urlopen(request, timeout=seconds_max) as answer:
-            told: str = answer.read().decode()
-        return told

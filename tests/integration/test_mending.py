@@ -30,7 +30,7 @@ from qim.services.mending import as_json
 from qim.services.observation import LogSink, ProcessObserver
 from qim.services.up import open_store
 from tests.integration.raw_client import RawClient, Target, patient, target_of
-from tests.integration.served import Served
+from tests.integration.served import Served, eventually
 
 ALICE, BOB = 41, 42
 HIDDEN = b"an older fanout cannot read this"
@@ -418,11 +418,44 @@ def test_a_running_server_is_asked(served: Served, capsys: pytest.CaptureFixture
     assert main(["shard", "bump", "--shard", "0", "--apply", *data]) == 1
     assert "is held by" in capsys.readouterr().out
     address = f"http://{served.ready['metrics']}/mend"
-    for headers, body in (({}, b"{}"), ({"Content-Type": "application/json"}, b'{"what": "all"}')):
+    key = {"Authorization": f"Bearer {DataDirectory(served.data).operator_key()}"}
+    json_kind = {"Content-Type": "application/json"}
+    for headers, body in ((key, b"{}"), (key | json_kind, b'{"what": "all"}')):
         with pytest.raises(HTTPError) as refused:
             urlopen(Request(address, data=body, headers=headers, method="POST"))
         assert refused.value.code == 400
         refused.value.close()
+
+
+def test_whoever_cannot_read_the_data_orders_nothing(tmp_path: Path) -> None:
+    """Another user of the machine reaches the port, not the key: that is in a file for its owner alone, and new each run."""
+    served = Served(tmp_path / "data")
+    key_file = DataDirectory(served.data).operator_key_file
+    json_kind = {"Content-Type": "application/json"}
+    try:
+        served.start()
+        assert key_file.stat().st_mode & 0o777 == 0o600
+        first = key_file.read_text().strip()
+        for path, key in (("/mend", ""), ("/mend", "Bearer 0"), ("/audit", "")):
+            headers = json_kind | ({"Authorization": key} if key else {})
+            body = b'{"what": "bump", "apply": true}'
+            address = f"http://{served.ready['metrics']}{path}"
+            with pytest.raises(HTTPError) as refused:
+                urlopen(Request(address, data=body, headers=headers, method="POST"))
+            with refused.value:
+                assert refused.value.code == 401
+                told = json.loads(refused.value.read())
+            assert told["code"] == ("order_key_wrong" if key else "order_key_missing")
+        asyncio.run(eventually(lambda: served.log().count("order refused") == 3))
+        assert first not in served.log()
+        assert served.stop() == 0
+        assert not key_file.exists()
+        served.start()
+        assert key_file.read_text().strip() != first
+        assert main(["repair", "dispatch", "--data", str(served.data)]) == 0
+        served.end()
+    finally:
+        served.close()
 
 
 def test_topic_names_are_those_of_the_files() -> None:

@@ -41,6 +41,7 @@ SETTINGS = Settings(
     writer_listen=HERE,
     mailbox_listen=HERE,
     session_listen=HERE,
+    auditor_listen=HERE,
     metrics_listen=HERE,
     lease_ttl_ms=2_000,
     lease_renew_ms=300,

@@ -1,14 +1,13 @@
 """The audit of a server that is at work: it may be INCOMPLETE, it must never call a delay a loss, and it harms nobody."""
 
 import asyncio
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.request import Request, urlopen
 
 import pytest
 
+from qim.cli.data_files import order
 from tests.integration.load import Load
 from tests.integration.served import Served
 
@@ -26,11 +25,8 @@ def busy(tmp_path: Path) -> Iterator[Served]:
 
 
 def audited(server: Served) -> dict[str, Any]:
-    """POST /audit of the running server."""
-    request = Request(f"http://{server.ready['metrics']}/audit", data=b"", method="POST")
-    with urlopen(request, timeout=120) as answer:
-        report: dict[str, Any] = json.load(answer)
-    return report
+    """Ordered of the running server."""
+    return order(server.data, "/audit", b"", 120.0)
 
 
 @pytest.mark.slow

@@ -18,17 +18,20 @@ from qim.core.contract.invariants import Invariant
 from qim.services.observation import LogSink, ProcessObserver
 from tests.services.hand_loop import HandLoop
 
+KEY = "7f" * 32
+
 
 class Operated:
     """An endpoint as `qim up` makes it, over an observer nobody feeds but the test."""
 
-    def __init__(self, path: Path, host: str = "127.0.0.1") -> None:
+    def __init__(self, path: Path, host: str = "127.0.0.1", key: str = KEY) -> None:
         self.descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         loop: Any = HandLoop()
         sink = LogSink(loop, self.descriptor, as_json=True)
         self.observer = ProcessObserver(sink, lambda *_: None, stages=True)
         self.serving = True
         self.alive = True
+        self.refused: list[dict[str, object]] = []
         self.blocked, self.release = threading.Event(), threading.Event()
         self.endpoint = OperatorEndpoint(
             host,
@@ -37,34 +40,43 @@ class Operated:
             health=lambda: (self.observer.healthy, {"violations": self.observer.violations}),
             ready=lambda: (self.serving and self.observer.healthy, {"serving": self.serving}),
             live=lambda: (self.alive, {}),
-            actions={
-                "/audit": lambda: {"verdict": "CLEAN"},
+            orders={
+                "/audit": lambda _: {"verdict": "CLEAN"},
                 "/slow": self._slow,
                 "/late": self._late,
                 "/broken": self._broken,
+                "/mend": lambda body: {"took": body.decode()},
             },
-            orders={"/mend": lambda body: {"took": body.decode()}},
+            key=key,
+            on_refused=self.refused.append,
         )
 
-    def _slow(self) -> dict[str, object]:
+    def _slow(self, _: bytes) -> dict[str, object]:
         self.blocked.set()
         self.release.wait(60)
         return {"at last": True}
 
-    def _late(self) -> dict[str, object]:
+    def _late(self, _: bytes) -> dict[str, object]:
         raise TimeoutError("no report in 300 s")
 
-    def _broken(self) -> dict[str, object]:
+    def _broken(self, _: bytes) -> dict[str, object]:
         raise RuntimeError("the loop is closed")
 
     def ask(
-        self, path: str, method: str = "GET", body: bytes | None = None, kind: str = ""
+        self,
+        path: str,
+        method: str = "GET",
+        body: bytes | None = None,
+        kind: str = "application/json",
+        key: str = f"Bearer {KEY}",
     ) -> tuple[int, str, str]:
-        """Status, content type, body; ``kind`` of the body that is sent."""
+        """Status, content type, body; ``kind`` of the body that is sent, ``key`` as the header has it, "" none."""
         host, _, port = self.endpoint.address.rpartition(":")
         connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=30)
         try:
-            connection.request(method, path, body, {"Content-Type": kind} if kind else {})
+            headers = {"Content-Type": kind, "Authorization": key}
+            told = {name: value for name, value in headers.items() if value and method == "POST"}
+            connection.request(method, path, body, told)
             answer = connection.getresponse()
             return answer.status, answer.getheader("Content-Type", ""), answer.read().decode()
         finally:
@@ -125,7 +137,7 @@ def test_metrics_are_prometheus_text(operated: Operated) -> None:
     )
 
 
-def test_actions_are_posted(operated: Operated) -> None:
+def test_orders_are_posted(operated: Operated) -> None:
     status, kind, body = operated.ask("/audit", "POST")
     assert (status, kind, json.loads(body)) == (200, "application/json", {"verdict": "CLEAN"})
     assert operated.ask("/audit")[0] == 405
@@ -147,12 +159,44 @@ def test_an_order_says_that_it_is_json(operated: Operated) -> None:
 def test_an_order_comes_from_this_machine(
     operated: Operated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The endpoint has no password and may be shown to a network for its metrics: nothing is mended from there."""
+    """The endpoint may be shown to a network for its metrics: nothing is ordered from there, with the key or without."""
     monkeypatch.setattr(operator_endpoint, "comes_from_here", lambda here, there: False)
-    status, _, told = operated.ask("/mend", "POST", b"{}", "application/json")
-    assert (status, "this machine alone" in told) == (403, True)
+    for path in ("/mend", "/audit"):
+        status, _, told = operated.ask(path, "POST", b"{}")
+        assert (status, json.loads(told)["code"]) == (403, "order_from_elsewhere")
     assert operated.ask("/metrics")[0] == 200
-    assert operated.ask("/audit", "POST")[0] == 200, "which only looks"
+
+
+@pytest.mark.parametrize(
+    ("key", "code"),
+    [
+        ("", "order_key_missing"),
+        ("Bearer ", "order_key_wrong"),
+        (f"Bearer {KEY[:-1]}", "order_key_wrong"),
+        (f"Basic {KEY}", "order_key_wrong"),
+        ("Bearer k\xe9y", "order_key_wrong"),
+    ],
+)
+def test_an_order_without_the_key_of_this_run_starts_nothing(
+    operated: Operated, key: str, code: str
+) -> None:
+    for path in ("/audit", "/mend", "/slow"):
+        status, _, body = operated.ask(path, "POST", b"{}", key=key)
+        told = json.loads(body)
+        assert (status, told["code"]) == (401, code)
+        assert "operator.key" in told["expected"] and told["got"] and KEY not in body
+    assert not operated.blocked.is_set()
+    assert [one["path"] for one in operated.refused] == ["/audit", "/mend", "/slow"]
+    assert {one["code"] for one in operated.refused} == {code}
+    assert operated.refused[0]["peer"] == "127.0.0.1"
+
+
+def test_an_endpoint_without_a_key_takes_no_order(tmp_path: Path) -> None:
+    made = Operated(tmp_path / "log", key="")
+    try:
+        assert made.ask("/audit", "POST", key="Bearer ")[0] == 401
+    finally:
+        made.close()
 
 
 @pytest.mark.parametrize(

@@ -118,12 +118,6 @@ def test_a_token_of_a_cluster(
     assert main(["token", "--user", "7"]) == 2
 
 
-def test_an_auditor_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["audit", "--auditor", "127.0.0.1:1"]) == 3
-    assert "no auditor at 127.0.0.1:1" in capsys.readouterr().err
-    assert main(["audit", "--auditor", "127.0.0.1:1", "--data", "x"]) == 2
-
-
 def test_the_archives_schema_by_the_file_that_processes_read(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 
 SECRET_BYTES = 32
+OPERATOR_KEY_BYTES = 32
 
 
 class DataDirectoryHeld(Exception):
@@ -34,6 +35,7 @@ class DataDirectory:
         self.root = root.absolute()
         self.lock = self.root / "lock"
         self.secret_file = self.root / "secret"
+        self.operator_key_file = self.root / "operator.key"
         self.log_database = self.root / "log.sqlite"
         self.registry_database = self.root / "registry.sqlite"
         self.archive_database = self.root / "archive.sqlite"
@@ -105,19 +107,33 @@ class DataDirectory:
         return found
 
     def _new_secret(self) -> bytes:
-        # whole or absent, also when the machine stops in between
         made = secrets.token_bytes(SECRET_BYTES)
-        unfinished = self.secret_file.with_suffix(".new")
+        self._write_private(self.secret_file, made)
+        return made
+
+    def new_operator_key(self) -> str:
+        """What orders to this run of the server must carry (decision 0025): in a file that its owner alone can read."""
+        assert self.held, "only the holder takes orders"
+        made = secrets.token_hex(OPERATOR_KEY_BYTES)
+        self._write_private(self.operator_key_file, made.encode() + b"\n")
+        return made
+
+    def operator_key(self) -> str:
+        """The key of the run that is under way. Raises OSError: there is none, or it isn't ours to read."""
+        return self.operator_key_file.read_text(encoding="ascii").strip()
+
+    def _write_private(self, path: Path, content: bytes) -> None:
+        # whole or absent, also when the machine stops in between
+        unfinished = path.with_suffix(".new")
         unfinished.unlink(missing_ok=True)
         file = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
-            os.write(file, made)
+            os.write(file, content)
             os.fsync(file)
         finally:
             os.close(file)
-        unfinished.rename(self.secret_file)
+        unfinished.rename(path)
         _sync_directory(self.root)
-        return made
 
     def __enter__(self) -> "DataDirectory":
         return self if self.held else self.hold()

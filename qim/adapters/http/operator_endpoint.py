@@ -1,8 +1,10 @@
-"""/metrics, /healthz, /readyz, /livez and POST actions on threads of their own, by the standard library's WSGI server.
+"""/metrics, /healthz, /readyz, /livez and orders by POST on threads of their own, by the standard library's WSGI server.
 
-A scrape must answer while the event loop is busy or stuck, so it doesn't run on it.
+A scrape must answer while the event loop is busy or stuck, so it doesn't run on it. Whoever reaches it may read; an order
+starts work, so it needs the key of this run (decision 0025).
 """
 
+import hmac
 import ipaddress
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -20,14 +22,23 @@ REQUEST_TIMEOUT_SECONDS = 10
 STOP_LOOK_SECONDS = 0.05
 
 Report = Callable[[], tuple[bool, dict[str, object]]]
-Action = Callable[[], dict[str, object]]
+Refused = Callable[[dict[str, object]], None]
 Order = Callable[[bytes], dict[str, object]]
 ORDER_BYTES_MAX = 64 * 1024
 JSON_TYPE = "application/json"
 """An order must say that it is JSON: a page in somebody's browser can't send that to another host unasked."""
 
 
+UNAUTHORISED = "401 Unauthorized"
+FORBIDDEN = "403 Forbidden"
+BAD_REQUEST = "400 Bad Request"
 _NEAR = "qim.near"
+_KEY_EXPECTED = "Authorization: Bearer and the key in operator.key of the data directory, which its owner can read"
+
+
+def _why(code: str, got: str, expected: str) -> dict[str, str]:
+    told = f"the order came {got}, expected: {expected}; qim audit, repair, deadletter, shard --data DIR do that"
+    return {"code": code, "got": got, "expected": expected, "error": told}
 
 
 def comes_from_here(here: str, there: str) -> bool:
@@ -77,14 +88,17 @@ class OperatorEndpoint:
         health: Report,
         ready: Report,
         live: Report,
-        actions: Mapping[str, Action],
         orders: Mapping[str, Order] | None = None,
+        key: str = "",
+        on_refused: Refused = lambda _: None,
     ) -> None:
+        """``key``: what an order must say as its bearer; without one no order is taken. ``on_refused``: on any thread."""
         registry = CollectorRegistry()
         registry.register(collector)
         self._metrics = make_wsgi_app(registry)
-        self._actions = dict(actions)
         self._orders = dict(orders or {})
+        self._key = key
+        self._on_refused = on_refused
         self._reports = {"/healthz": health, "/readyz": ready, "/livez": live}
         kind = _Server6 if ":" in host else _Server
         self._server = make_server(host, port, self._app, server_class=kind, handler_class=_Handler)
@@ -111,17 +125,13 @@ class OperatorEndpoint:
         if path == "/metrics":
             metrics: Iterable[bytes] = self._metrics(environ, start_response)
             return metrics
-        action = self._actions.get(path)
-        if action is not None:
-            return self._act(action, environ, start_response)
         order = self._orders.get(path)
         if order is not None:
             return self._order(order, environ, start_response)
         report = self._reports.get(path)
         if report is None:
             start_response("404 Not Found", [("Content-Type", "text/plain")])
-            posted = (*self._actions, *self._orders)
-            known = ["/metrics", *self._reports, *(f"POST {name}" for name in posted)]
+            known = ["/metrics", *self._reports, *(f"POST {name}" for name in self._orders)]
             return [f"known paths: {' '.join(known)}\n".encode()]
         ok, details = report()
         status = "200 OK" if ok else "503 Service Unavailable"
@@ -131,32 +141,45 @@ class OperatorEndpoint:
     def _order(
         self, order: Order, environ: dict[str, Any], start_response: Callable[..., Any]
     ) -> Iterable[bytes]:
-        """An action with a body, for callers on this machine; ValueError of ``order`` is the caller's fault."""
-        if not environ[_NEAR]:
-            # There is no password here, and an order changes data: whoever may, has a login on this machine.
-            start_response("403 Forbidden", [("Content-Type", JSON_TYPE)])
-            told = f"orders are taken from this machine alone, not from {environ['REMOTE_ADDR']}"
-            return [json.dumps({"error": told}).encode() + b"\n"]
-        size = environ.get("CONTENT_LENGTH") or "0"
-        refused = ""
-        if environ.get("CONTENT_TYPE", "").partition(";")[0].strip() != JSON_TYPE:
-            refused = f"say Content-Type: {JSON_TYPE}"
-        elif not size.isdigit() or int(size) > ORDER_BYTES_MAX:
-            refused = f"at most {ORDER_BYTES_MAX} bytes"
-        if refused:
-            start_response("400 Bad Request", [("Content-Type", JSON_TYPE)])
-            return [json.dumps({"error": refused}).encode() + b"\n"]
-        body = environ["wsgi.input"].read(int(size))
-        return self._act(lambda: order(body), environ, start_response)
-
-    def _act(
-        self, action: Action, environ: dict[str, Any], start_response: Callable[..., Any]
-    ) -> Iterable[bytes]:
+        """By POST, from this machine, with the key; ValueError of ``order`` is the caller's fault."""
         if environ.get("REQUEST_METHOD") != "POST":
             start_response(
                 "405 Method Not Allowed", [("Allow", "POST"), ("Content-Type", "text/plain")]
             )
             return [b"use POST\n"]
+        status, refusal = self._refusal(environ)
+        if status:
+            asked = {"path": environ["PATH_INFO"], "peer": environ.get("REMOTE_ADDR", "?")}
+            self._on_refused(asked | {"code": refusal["code"], "why": refusal["error"]})
+            start_response(status, [("Content-Type", JSON_TYPE)])
+            return [json.dumps(refusal).encode() + b"\n"]
+        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or "0"))
+        return self._act(lambda: order(body), start_response)
+
+    def _refusal(self, environ: dict[str, Any]) -> tuple[str, dict[str, str]]:
+        """Status and why; "": it may."""
+        if not environ[_NEAR]:
+            # Whoever may order has a login on this machine.
+            got = f"from {environ['REMOTE_ADDR']}"
+            return FORBIDDEN, _why("order_from_elsewhere", got, "from this machine alone")
+        given = environ.get("HTTP_AUTHORIZATION", "")
+        if not given:
+            return UNAUTHORISED, _why("order_key_missing", "without a key", _KEY_EXPECTED)
+        wanted = f"Bearer {self._key}"
+        if not self._key or not hmac.compare_digest(given.encode(), wanted.encode()):
+            return UNAUTHORISED, _why("order_key_wrong", "with another key", _KEY_EXPECTED)
+        size = environ.get("CONTENT_LENGTH") or "0"
+        kind = environ.get("CONTENT_TYPE", "")
+        if kind.partition(";")[0].strip() != JSON_TYPE:
+            return BAD_REQUEST, _why("order_not_json", f"as {kind!r}", f"Content-Type: {JSON_TYPE}")
+        if not size.isdigit() or int(size) > ORDER_BYTES_MAX:
+            most = f"at most {ORDER_BYTES_MAX} bytes"
+            return BAD_REQUEST, _why("order_too_long", f"of {size} bytes", most)
+        return "", {}
+
+    def _act(
+        self, action: Callable[[], dict[str, object]], start_response: Callable[..., Any]
+    ) -> Iterable[bytes]:
         try:
             answer = action()
         except ValueError as error:

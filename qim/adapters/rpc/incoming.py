@@ -9,6 +9,8 @@ from hashlib import sha256
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from msgspec import Struct
+
 from qim.adapters.rpc.frames import (
     HELLO_BYTES_MAX,
     RPC_VERSION,
@@ -42,6 +44,13 @@ class Refusal(Exception):
         super().__init__(reason)
         self.code = code
         self.reason = reason
+
+
+class Caller(Struct, frozen=True, kw_only=True, gc=False):
+    """Who made a connection; ``certificate_sha256`` "": nobody proved anything."""
+
+    peer: str
+    certificate_sha256: str
 
 
 class Incoming(asyncio.Protocol):
@@ -166,6 +175,11 @@ class Incoming(asyncio.Protocol):
                 "wrong_role",
                 f"it says {role}, its certificate {self._fingerprint()} is {known}",
             )
+
+    @property
+    def caller(self) -> Caller:
+        """For who must know by whom an order came."""
+        return Caller(peer=self._peer, certificate_sha256=self._fingerprint())
 
     def _fingerprint(self) -> str:
         return "" if self._certificate is None else sha256(self._certificate).hexdigest()

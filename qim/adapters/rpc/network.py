@@ -13,7 +13,7 @@ from typing import Any, Final
 from qim.adapters.loopback import is_loopback
 from qim.adapters.reporting import SILENT, Reporting
 from qim.adapters.rpc.frames import frame
-from qim.adapters.rpc.incoming import dialable
+from qim.adapters.rpc.incoming import Caller, dialable
 from qim.adapters.rpc.listener import Listener
 from qim.adapters.rpc.outgoing import Outgoing, State
 from qim.adapters.rpc.roles import ProcessRole, addressee
@@ -134,6 +134,11 @@ class RpcNetwork:
 
     def _received(self, source: str, message: Message) -> None:
         self._on_received(Received(source=source, wall=self._wall(), message=message))
+
+    def caller(self, source: str) -> Caller | None:
+        """Who is at the other end of a connection without an address; None: gone, or a peer that is dialled."""
+        stream = self._listener.at(source)
+        return None if stream is None else stream.caller
 
     def stop_accepting(self) -> None:
         """No new peers; what is open goes on (the beginning of a drain)."""

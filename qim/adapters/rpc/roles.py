@@ -38,6 +38,7 @@ from qim.core.contract.rpc import (
     SyncAnswer,
     WatermarkAnswer,
 )
+from qim.core.contract.rpc_admin import AdminDone, AdminOrder
 
 
 class ProcessRole(StrEnum):
@@ -57,6 +58,7 @@ _GATEWAY: Final = ProcessRole.GATEWAY
 _WRITER: Final = ProcessRole.WRITER
 _MAILBOX: Final = ProcessRole.MAILBOX
 _SESSION: Final = ProcessRole.SESSION
+_AUDITOR: Final = ProcessRole.AUDITOR
 _ADMIN: Final = ProcessRole.ADMIN
 _NOTHING: Final[frozenset[type]] = frozenset()
 
@@ -66,6 +68,7 @@ _MAY_SAY: Final[dict[tuple[ProcessRole, ProcessRole], frozenset[type]]] = {
     ),
     (_SESSION, _WRITER): frozenset({AskSummaries, AskMembers}),
     (_ADMIN, _WRITER): frozenset({SubmitGroup, AskHistory, AskMembers}),
+    (_ADMIN, _AUDITOR): frozenset({AdminOrder}),
     (_GATEWAY, _MAILBOX): frozenset({AskSync, AskPull, AskWatermark}),
     (_GATEWAY, _SESSION): frozenset(
         {SubmitRead, SubmitState, AskSessionList, AskStates, AskReadBy}
@@ -79,6 +82,11 @@ _MAY_SAY: Final[dict[tuple[ProcessRole, ProcessRole], frozenset[type]]] = {
     (_GATEWAY, _GATEWAY): frozenset({Kick}),
 }
 
+_ON_ITS_CONNECTION: Final[dict[tuple[ProcessRole, ProcessRole], frozenset[type]]] = {
+    (_AUDITOR, _ADMIN): frozenset({AdminDone}),
+}
+"""Said on a connection that the other side made: nobody dials an operator's tool."""
+
 _ASKED: Final[dict[type, ProcessRole]] = {
     **dict.fromkeys((SubmitSend, SubmitGroup, SubmitOverlay), _WRITER),
     **dict.fromkeys((AskHistory, AskMembers, AskSummaries), _WRITER),
@@ -86,12 +94,14 @@ _ASKED: Final[dict[type, ProcessRole]] = {
     **dict.fromkeys((SubmitRead, SubmitState, AskSessionList), _SESSION),
     **dict.fromkeys((AskStates, AskReadBy), _SESSION),
     **dict.fromkeys((PushBatch, Kick), _GATEWAY),
+    AdminOrder: _AUDITOR,
 }
 
 
 def may_say(sender: ProcessRole, receiver: ProcessRole) -> frozenset[type]:
     """Message types that ``sender`` may send to ``receiver``; empty: it has no business there."""
-    return _MAY_SAY.get((sender, receiver), _NOTHING)
+    pair = sender, receiver
+    return _MAY_SAY.get(pair) or _ON_ITS_CONNECTION.get(pair, _NOTHING)
 
 
 def dialled_by(role: ProcessRole) -> tuple[ProcessRole, ...]:

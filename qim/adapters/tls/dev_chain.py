@@ -4,6 +4,7 @@ Clients, those who dial internal listeners and those listeners are each certifie
 certificate of one kind is no good for another. A real deployment issues its own by the same pattern.
 """
 
+import json
 import os
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -142,6 +143,10 @@ def write_dev_chain(folder: Path, *, days: int, names: tuple[str, ...] = ()) -> 
     for owner, variables in environment.items():
         lines = "".join(f"{name}={value}\n" for name, value in variables.items())
         _write(folder / f"{owner}.env", lines.encode(), 0o644)
+    for role in ProcessRole:
+        keys = {name.removeprefix("QIM_").lower(): text for name, text in environment[role].items()}
+        lines = "".join(f"{key} = {json.dumps(text)}\n" for key, text in keys.items())
+        _write(folder / f"{role}.toml", lines.encode(), 0o644)
     return DevChain(
         folder=folder,
         fingerprints=fingerprints,

@@ -10,6 +10,8 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from qim.core.contract.rpc_admin import AdminDone, AdminOrder
+
 
 class Actor(Struct, frozen=True, array_like=True, gc=False):
     """Who asks, as the gateway authenticated it."""
@@ -441,6 +443,8 @@ Message = (
     | AskReadBy
     | ReadByAnswer
     | Refused
+    | AdminOrder
+    | AdminDone
 )
 
 _encoder: Final = msgspec.msgpack.Encoder()

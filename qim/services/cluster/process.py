@@ -18,15 +18,15 @@ import uvloop
 from msgspec.structs import replace
 
 from qim.adapters import breakage
-from qim.adapters.http.operator_endpoint import Action, OperatorEndpoint
+from qim.adapters.http.operator_endpoint import OperatorEndpoint
 from qim.adapters.reporting import Reporting
 from qim.adapters.rpc import ProcessRole, RpcNetwork
 from qim.adapters.rpc.wiring import RpcSecurity
 from qim.adapters.tcp.server import TcpServer
 from qim.adapters.tls.reload import reload_on_hangup
+from qim.core.contract.rpc_admin import AdminOrder
 from qim.core.ports.completion import StoreReset
 from qim.core.ports.network import Received, Send
-from qim.services.audit_report import report_as_json
 from qim.services.cluster.adapters import (
     Certificates,
     Open,
@@ -38,9 +38,10 @@ from qim.services.cluster.adapters import (
     open_adapters,
 )
 from qim.services.cluster.library_logs import LibraryLogs
+from qim.services.cluster.orders import AdminDesk, Means
 from qim.services.cluster.shared import remedies, shared_numbers
 from qim.services.health import Health
-from qim.services.hosting import AUDIT_SECONDS_MAX, Deployment, Hosting, socket_routes
+from qim.services.hosting import Deployment, Hosting, socket_routes
 from qim.services.moderation import moderation_routes
 from qim.services.observation import LogSink, ProcessObserver
 from qim.services.roles import SERVES, ServiceRole
@@ -87,6 +88,7 @@ class ServeProcess:
         self._runtime = Runtime(self._loop, self._observer)
         self._hosting: Hosting | None = None
         self._network: RpcNetwork | None = None
+        self._desk: AdminDesk | None = None
         self._tcp: TcpServer | None = None
         self._security: RpcSecurity | None = None
         self._reloads: list[Certificates] = []
@@ -130,7 +132,7 @@ class ServeProcess:
         opened = await self._unless_stopped(self._opened(ending))
         ending.callback(self._runtime.stop)
         hosting = await self._unless_stopped(self._assembled(opened, ending))
-        endpoint = self._operator_endpoint(hosting)
+        endpoint = self._operator_endpoint()
         ending.callback(endpoint.stop)
         reload_on_hangup(self._loop, self._reloads)
         hosting.start()
@@ -202,7 +204,21 @@ class ServeProcess:
         hosting.host([role], remote=self._send, own=self._own_routes(opened))
         self._observer.sample(self._own_gauges, self._loop)
         self._hosting = hosting
+        if role is ServiceRole.AUDITOR:
+            self._desk = self._admin_desk(hosting)
         return hosting
+
+    def _admin_desk(self, hosting: Hosting) -> AdminDesk:
+        assert self._network is not None
+        means = Means(
+            settings=self._settings,
+            open_ports=self._open,
+            audit=hosting.audit,
+            caller=self._network.caller,
+            send=self._network.send,
+            reporting=self._reporting,
+        )
+        return AdminDesk(self._loop, means)
 
     def _own_routes(self, opened: Opened) -> dict[type, Route]:
         if self._tcp is not None:
@@ -284,7 +300,9 @@ class ServeProcess:
         if self._tcp is not None:
             self._tcp.stop_accepting()
         # The internal listener stays open meanwhile: answers come on connections that the other side dials.
-        return await hosting.drain(self._settings.drain_ms / 1000)
+        deadline = self._loop.time() + self._settings.drain_ms / 1000
+        calm = self._desk is None or await self._desk.rest(deadline - self._loop.time())
+        return await hosting.drain(deadline - self._loop.time()) and calm
 
     async def _watch(self, hosting: Hosting) -> None:
         """/readyz is asked on another thread and must not walk a machine's state."""
@@ -306,12 +324,8 @@ class ServeProcess:
                 await asyncio.wait((task,))
         raise StoppedAtStart
 
-    def _operator_endpoint(self, hosting: Hosting) -> OperatorEndpoint:
-        def audit() -> dict[str, object]:
-            asked = asyncio.run_coroutine_threadsafe(hosting.audit(), self._loop)
-            return report_as_json(asked.result(AUDIT_SECONDS_MAX + 5))
-
-        actions: dict[str, Action] = {"/audit": audit} if self._role is ServiceRole.AUDITOR else {}
+    def _operator_endpoint(self) -> OperatorEndpoint:
+        """It only tells: whoever reaches it may read, and starts nothing."""
         host, port = self._settings.metrics(self._role)
         health = self._health
         return OperatorEndpoint(
@@ -321,13 +335,14 @@ class ServeProcess:
             health=health.healthz,
             ready=health.readyz,
             live=health.livez,
-            actions=actions,
         )
 
     # ------------------------------------------------------------ what others call
 
     def _received(self, event: Received) -> None:
-        if self._hosting is not None:
+        if self._desk is not None and isinstance(event.message, AdminOrder):
+            self._desk.received(event)
+        elif self._hosting is not None:
             self._hosting.network.received(event)
 
     def _send(self, effect: Send) -> None:

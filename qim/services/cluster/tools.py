@@ -1,7 +1,8 @@
-"""The operator's tools beside a cluster: they open what the auditor speaks to, and no machine.
+"""What an operator mends in a cluster: it opens what the auditor speaks to, and no machine.
 
-They go to the stores, the log and the registry themselves, under the same fences as a machine; leases keep them from what
-a process owns (pipeline.md §7).
+It goes to the stores, the log and the registry under the same fences as a machine; leases keep it from what a process owns
+(pipeline.md §7). An order that changes something runs in the auditor, by its own connections (orders.py); a dry run, and an
+order while no auditor can live, in the command.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ import uvloop
 from qim.adapters.reporting import SILENT
 from qim.core.audit import AuditReport
 from qim.core.ports.log import Topic
-from qim.services.cluster.adapters import Opened, Told, open_adapters
+from qim.services.cluster.adapters import Open, Opened, Told, open_adapters
 from qim.services.hosting import Deployment, Hosting
 from qim.services.mending import Mender, MendOrder, mended
 from qim.services.observation import LogSink, ProcessObserver
@@ -27,14 +28,17 @@ MENDED_TOPIC = {"bump": Topic.DISPATCH, "outbox": Topic.OUTBOX}
 
 
 def mend_cluster(settings: Settings, order: MendOrder) -> dict[str, Any]:
-    """Carry an order out. Raises StartRefused where a server can't be opened."""
-    return uvloop.run(_mend(settings, order))
+    """Carry an order out here. Raises StartRefused where a server can't be opened."""
+    return uvloop.run(carried_out(settings, order))
 
 
-async def _mend(settings: Settings, order: MendOrder) -> dict[str, Any]:
+async def carried_out(
+    settings: Settings, order: MendOrder, open_ports: Open = open_adapters
+) -> dict[str, Any]:
+    """As ``mended`` tells it, over connections of its own: what they find of a topic made anew is of now."""
     loop = asyncio.get_running_loop()
     told = Told(reporting=SILENT, on_reset=lambda _: None)
-    opened = await open_adapters(settings, ServiceRole.AUDITOR, loop, told)
+    opened = await open_ports(settings, ServiceRole.AUDITOR, loop, told)
     try:
         parameters = settings.parameters()
         tiered = parameters.message_store_backend == "tiered"

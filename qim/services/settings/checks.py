@@ -57,6 +57,10 @@ def warnings(settings: Settings, role: ServiceRole) -> tuple[str, ...]:
             f"clients are served in plaintext at {show_address(settings.gateway_listen)}: "
             "QIM_GATEWAY_PLAINTEXT says that something in front of it speaks TLS"
         )
+    if role is ServiceRole.AUDITOR and not has_internal_tls(settings):
+        told.append("it takes no order: admin operations need mTLS, on loopback too")
+    elif role is ServiceRole.AUDITOR and not settings.internal_admin_cert_sha256:
+        told.append("it takes no order: QIM_INTERNAL_ADMIN_CERT_SHA256 names nobody")
     return tuple(told)
 
 
@@ -259,6 +263,7 @@ def _internal_listeners(settings: Settings) -> tuple[Address, ...]:
         settings.writer_listen,
         settings.mailbox_listen,
         settings.session_listen,
+        settings.auditor_listen,
     )
 
 

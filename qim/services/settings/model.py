@@ -80,6 +80,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     writer_listen: Address = (LOOPBACK, 7001)
     mailbox_listen: Address = (LOOPBACK, 7002)
     session_listen: Address = (LOOPBACK, 7003)
+    auditor_listen: Address = (LOOPBACK, 7008)
     internal_advertise: Address | None = None
     metrics_listen: Address | None = None
     archiver_metrics: Address | None = None
@@ -97,6 +98,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     internal_tls_server_name_mailbox: str | None = None
     internal_tls_server_name_session: str | None = None
     internal_tls_server_name_gateway: str | None = None
+    internal_tls_server_name_auditor: str | None = None
     internal_gateway_cert_sha256: tuple[str, ...] = ()
     internal_writer_cert_sha256: tuple[str, ...] = ()
     internal_mailbox_cert_sha256: tuple[str, ...] = ()
@@ -134,6 +136,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             ServiceRole.WRITER: self.writer_listen,
             ServiceRole.MAILBOX: self.mailbox_listen,
             ServiceRole.SESSION: self.session_listen,
+            ServiceRole.AUDITOR: self.auditor_listen,
         }.get(role)
 
     def metrics(self, role: ServiceRole) -> Address:

@@ -264,6 +264,7 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         ("QIM_WRITER_LISTEN", ADDRESS, "writer: where gateways and sessions reach it"),
         ("QIM_MAILBOX_LISTEN", ADDRESS, "mailbox: where gateways reach it"),
         ("QIM_SESSION_LISTEN", ADDRESS, "session: where gateways and writers reach it"),
+        ("QIM_AUDITOR_LISTEN", ADDRESS, "auditor: where operators order, by Admin mTLS alone"),
         Variable(
             name="QIM_INTERNAL_ADVERTISE",
             kind=ADDRESS,
@@ -276,7 +277,7 @@ VARIABLES: Final[tuple[Variable, ...]] = (
             kind=ADDRESS,
             group=_LISTENERS,
             default_told="127.0.0.1: gateway 9100, writer 9101, mailbox 9102, session 9103, fanout 9106, archiver 9107, auditor 9108",
-            meaning="/metrics /healthz /readyz /livez; the auditor's POST /audit",
+            meaning="/metrics /healthz /readyz /livez",
         ),
         Variable(
             name="QIM_ARCHIVER_METRICS",
@@ -320,6 +321,7 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         ("QIM_INTERNAL_TLS_SERVER_NAME_MAILBOX", WORD, "the same for mailboxes alone"),
         ("QIM_INTERNAL_TLS_SERVER_NAME_SESSION", WORD, "the same for sessions alone"),
         ("QIM_INTERNAL_TLS_SERVER_NAME_GATEWAY", WORD, "the same for gateways alone"),
+        ("QIM_INTERNAL_TLS_SERVER_NAME_AUDITOR", WORD, "the same for auditors alone"),
         ("QIM_INTERNAL_GATEWAY_CERT_SHA256", FINGERPRINTS, "leaf certificates that are gateways"),
         ("QIM_INTERNAL_WRITER_CERT_SHA256", FINGERPRINTS, "leaf certificates that are writers"),
         ("QIM_INTERNAL_MAILBOX_CERT_SHA256", FINGERPRINTS, "leaf certificates that are mailboxes"),
@@ -327,7 +329,7 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         (
             "QIM_INTERNAL_ADMIN_CERT_SHA256",
             FINGERPRINTS,
-            "leaf certificates of operators; admin operations need one even on loopback",
+            "leaf certificates of operators; what changes a cluster needs one, on loopback too",
         ),
     ),
     *_in(

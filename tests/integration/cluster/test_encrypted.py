@@ -1,6 +1,7 @@
 """The same cluster with mTLS between its processes and TLS 1.3 for clients; certificates read again under load."""
 
 import asyncio
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ import pytest
 
 from qim.client import Client, NotConnected
 from tests.integration.cluster.cluster import Cluster
+from tests.integration.cluster.commands import commanded
 from tests.integration.cluster.conftest import drained
 from tests.integration.load import Load
 from tests.integration.raw_client import token
@@ -57,3 +59,39 @@ def test_a_client_that_speaks_plaintext_is_not_served(encrypted: Cluster, stores
                 await plain.online(2.0)
 
     asyncio.run(main())
+
+
+@pytest.mark.slow
+def test_what_changes_the_cluster_is_done_for_an_admin_alone(encrypted: Cluster) -> None:
+    """A mailbox shard begun anew: refused to every process's certificate, done for the admin's, by the auditor."""
+    (auditor,) = encrypted.roles("auditor")
+    owners = encrypted.roles("mailbox", "session")
+    words = ("shard", "bump", "--shard", "0", "--force")
+    for process in owners:
+        assert process.stop() == 0
+    for role in ("gateway", "mailbox", "auditor"):
+        refused = commanded(encrypted.operator(role), *words, "--apply")
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert "[admin_wrong_role]" in refused.stderr, refused.stderr
+        assert encrypted.chain.fingerprints[role] in auditor.log()
+    nobody = commanded(encrypted.settings(), *words, "--apply")
+    assert (nobody.returncode, "[admin_certificate_missing]" in nobody.stderr) == (2, True)
+
+    def epoch() -> int:
+        looked = commanded(encrypted.settings(), "shard", "bump", "--shard", "0")
+        (found,) = json.loads(looked.stdout)["found"]
+        return int(found["shard_epoch"])
+
+    assert epoch() == 1, "nothing was changed; a dry run needs no admin"
+    done = commanded(encrypted.operator("admin"), *words, "--apply")
+    assert done.returncode == 0, done.stderr
+    (found,) = json.loads(done.stdout)["found"]
+    assert (found["applied"], found["new_shard_epoch"], epoch()) == (True, 2, 2)
+    ends = [one for one in auditor.log_records() if one["event"] == "admin order done"]
+    (told,) = [one for one in ends if one["what"] == "bump"]
+    assert (told["shard"], told["force"]) == (0, True)
+    assert told["certificate_sha256"] == encrypted.chain.fingerprints["admin"]
+    encrypted.start_processes(owners)
+    audited = commanded(encrypted.operator("admin"), "audit")
+    assert audited.returncode in (0, 4), audited.stderr
+    assert auditor.get("/audit")[0] == 404

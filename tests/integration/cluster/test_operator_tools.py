@@ -2,9 +2,6 @@
 
 import asyncio
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +13,7 @@ from qim.core.contract.frames import SendAck
 from qim.core.contract.ids import dedupe_key
 from qim.core.ports.log import Topic
 from tests.integration.cluster.cluster import Cluster, make_topics
+from tests.integration.cluster.commands import commanded
 from tests.integration.cluster.role_process import RoleProcess
 from tests.integration.raw_client import RawClient, message
 from tests.integration.served import eventually
@@ -26,18 +24,10 @@ TRACED = ("writer", "fanout", "mailbox", "session", "gateway")
 pytestmark = [pytest.mark.servers, pytest.mark.xdist_group("cluster")]
 
 
-def told(cluster: Cluster, *words: str) -> tuple[int, dict[str, Any]]:
-    """Status and JSON of a command that is told of the cluster by its environment."""
-    command = [sys.executable, "-m", "qim", *words, "--cluster", "--json"]
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("QIM_")}
-    ended = subprocess.run(
-        command,
-        capture_output=True,
-        timeout=300,
-        env=environment | cluster.settings(),
-        check=False,
-    )
-    assert ended.stdout, ended.stderr.decode()
+def told(cluster: Cluster, *words: str, role: str = "admin") -> tuple[int, dict[str, Any]]:
+    """Status and JSON of a command that is told of the cluster by its environment, and has the certificate of ``role``."""
+    ended = commanded(cluster.operator(role), *words)
+    assert ended.stdout, ended.stderr
     return ended.returncode, json.loads(ended.stdout)
 
 
@@ -83,6 +73,7 @@ def test_the_doctor_and_the_orders_on_a_cluster_that_serves_and_one_that_lost_it
         status, report = told(cluster, "shard", "bump", "--shard", "0", "--apply")
         assert status == 1
         assert "is held by mailbox" in report["refused"]
+        orders_of_others_are_refused(cluster)
         (writer,) = cluster.roles("writer")
         writer.kill()
         status, found = examined(cluster)
@@ -90,6 +81,24 @@ def test_the_doctor_and_the_orders_on_a_cluster_that_serves_and_one_that_lost_it
         silent = [one for one in found if one["subject"].startswith("writer at ")]
         assert [one["page"] for one in silent] == ["shards-not-serving"]
         assert "--process writer=HOST:PORT" in silent[0]["do"]
+
+
+def orders_of_others_are_refused(cluster: Cluster) -> None:
+    """In plaintext and on loopback everything else; what changes something still needs the admin's certificate and key."""
+    (auditor,) = cluster.roles("auditor")
+    words = ("shard", "bump", "--shard", "0", "--apply")
+    writers = commanded(cluster.operator("writer"), *words)
+    assert (writers.returncode, "[admin_wrong_role]" in writers.stderr) == (2, True), writers.stderr
+    nobodys = commanded(cluster.settings(), *words)
+    assert (nobodys.returncode, "[admin_certificate_missing]" in nobodys.stderr) == (2, True)
+    for role, code in (("writer", "[admin_wrong_role]"), ("admin", "is held by mailbox")):
+        alone = commanded(cluster.operator(role), *words, "--without-auditor")
+        assert code in alone.stderr + alone.stdout
+    log = auditor.log_records()
+    orders = [one for one in log if one["event"] == "admin order"]
+    assert {one["certificate_sha256"] for one in orders} == {cluster.chain.fingerprints["admin"]}
+    (refused,) = [one for one in log if one.get("code") == "wrong_role"]
+    assert refused["certificate_sha256"] == cluster.chain.fingerprints["writer"]
 
 
 # ------------------------------------------------------------ a topic made anew
@@ -184,9 +193,14 @@ def test_an_outbox_topic_made_anew_gets_back_what_the_hot_store_has(tmp_path: Pa
         assert status == 1
         lost = [(one["lost_dispatched"], one["lost_undispatched"]) for one in report["found"]]
         assert tuple(map(sum, zip(*lost, strict=True))) == (2, 1)
-        status, report = told(cluster, "repair", "outbox", "--apply")
+        (auditor,) = cluster.roles("auditor")
+        auditor.kill()  # as after a power cut: none can start before the repair, as the topic is another
+        unasked = commanded(cluster.operator("admin"), "repair", "outbox", "--apply")
+        assert (unasked.returncode, unasked.stdout) == (3, ""), unasked.stderr
+        words = ("repair", "outbox", "--apply", "--without-auditor")
+        status, report = told(cluster, *words)
         assert (status, report.get("refused")) == (0, None), report
-        cluster.start_processes([writer, fanout])
+        cluster.start_processes([writer, fanout, auditor])
         assert asyncio.run(heard(last, b"d2")) == [b"one", b"two", b"acked, not dispatched"]
         last = asyncio.run(say(b"and on"))
         assert asyncio.run(heard(last, b"d3"))[-1] == b"and on"

@@ -103,7 +103,7 @@ def test_a_redis_cluster_of_three_masters(
 
 def shared(bare: Cluster, *words: str, **told: str) -> subprocess.CompletedProcess[str]:
     """`qim config share` of this deployment, told this beside."""
-    settings = bare.settings() | told
+    settings = bare.operator("admin") | told
     command = [*without_settings(settings), sys.executable, "-m", "qim", "config", "share"]
     return subprocess.run([*command, *words], capture_output=True, text=True, check=False)
 
@@ -113,6 +113,15 @@ def test_shared_numbers_are_changed_by_an_operator_alone(bare: Cluster) -> None:
     days = {"QIM_DEFAULT_HISTORY_RETENTION_DAYS": "60"}
     assert shared(bare).returncode == 1, "all of them differ from nothing"
     assert wrote_nothing(bare), "a dry run"
+    strangers = without_settings(bare.operator("writer"))
+    words = [sys.executable, "-m", "qim", "config", "share", "--apply"]
+    writers = subprocess.run([*strangers, *words], capture_output=True, text=True, check=False)
+    assert (writers.returncode, "[admin_wrong_role]" in writers.stderr) == (2, True)
+    nobody = subprocess.run(
+        [*without_settings(bare.settings()), *words], capture_output=True, text=True, check=False
+    )
+    assert (nobody.returncode, "[admin_certificate_missing]" in nobody.stderr) == (2, True)
+    assert wrote_nothing(bare), "only an admin may"
     assert shared(bare, "--apply").returncode == 0
     same = shared(bare)
     assert (same.returncode, same.stdout) == (0, "the registry has the same\n")
