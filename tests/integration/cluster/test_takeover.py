@@ -106,7 +106,7 @@ def test_a_rolling_restart_of_everything_loses_nothing(
     async def main() -> None:
         load = Load(pairs, stores, first_user)
         async with load.running() as running:
-            for process in pairs.roles(*SHARED_ROLES):
+            for process in pairs.roles(*SHARED_ROLES, "auditor"):
                 await running.acks(20)
                 status = await process.restarted()
                 assert status == 0, f"{process.name} did not drain: {process.log()[-2000:]}"

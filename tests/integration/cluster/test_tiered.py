@@ -93,4 +93,23 @@ def test_an_archiver_that_slept_beyond_its_lease_does_nothing_with_it(
     asyncio.run(main())
 
 
+def test_a_rolling_restart_of_everything_loses_nothing_of_the_archive(
+    tiered: Cluster, stores: Path, first_user: int
+) -> None:
+    """Every process of the cluster in turn, archivers and auditor too."""
+
+    async def main() -> None:
+        load = Load(tiered, stores, first_user)
+        async with load.running() as running:
+            for process in tiered.processes.values():
+                await running.acks(20)
+                status = await process.restarted()
+                assert status == 0, f"{process.name} did not drain: {process.log()[-2000:]}"
+            await running.every_lane()
+        await load.check()
+        await eventually(lambda: shared(tiered) and caught_up(tiered))
+
+    asyncio.run(main())
+
+
 LAG = "qim_archiver_lag_records"
