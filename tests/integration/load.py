@@ -93,10 +93,13 @@ class Load:
     def _lanes(self) -> list[tuple[int, int]]:
         return [(user, lane) for user in self.users for lane in range(SENDS_INFLIGHT)]
 
-    async def check(self) -> None:
-        """Every acked message once in each recipient's mailbox, in order; the orphan audit CLEAN."""
+    async def check(self, device: str = "fresh") -> None:
+        """Every acked message once in each recipient's mailbox, in order; the orphan audit CLEAN.
+
+        ``device`` is one that nobody has used before: one that has pulled is owed nothing of it again.
+        """
         for user in self.users:
-            async with self._client(user, "fresh") as fresh:
+            async with self._client(user, device) as fresh:
                 await fresh.online(PATIENCE_SECONDS)
                 self._check_mailbox(user, await self._drained(user, fresh))
         report = await asyncio.to_thread(self._served.audited)
