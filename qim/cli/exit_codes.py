@@ -22,7 +22,7 @@ MEANINGS: Final[dict[Exit, str]] = {
     Exit.FAILED: "what was asked for failed: the server refused it, a check doesn't hold, ORPHANS, violations; doctor: "
     "something fails; deadletter, repair, shard: something is left; config share: it has others, nothing "
     "was written; load: something acked was lost, doubled or out of order; up, serve: died or not drained in time",
-    Exit.USAGE: "wrong usage, or a start that is refused; the message says what to do",
+    Exit.USAGE: "wrong usage, a start that is refused, or an order of somebody who is no admin; the message says what to do",
     Exit.UNREACHABLE: "no server, or no answer in time; a send stays pending in the local store and goes out with the "
     "device's next command",
     Exit.INCOMPLETE: "audit: no orphan found, but not everything could be judged (INCOMPLETE); load: nothing acked was lost, "
