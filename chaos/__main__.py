@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from chaos.asking import RealAsking
-from chaos.cluster import COUNTS, ChaosCluster, ClusterDeployment
+from chaos.cluster import ChaosCluster, ClusterDeployment, counts_of
 from chaos.injector import ClusterInjector
 from chaos.names import UNKNOWN_NODE, unknown_names
 from chaos.plan import HEAL_SHARE, MINUTE_MS, with_faults, workload
@@ -34,17 +35,23 @@ from qim.sim.told import Told
 from qim.sim.visible import Visible
 from tests.integration.cluster.cluster import LEASE_TTL_MS, PARTITIONS, SHARDS
 
-TOPOLOGY = Topology(
-    writers=COUNTS["writer"],
-    fanouts=COUNTS["fanout"],
-    mailboxes=COUNTS["mailbox"],
-    sessions=COUNTS["session"],
-    gateways=COUNTS["gateway"],
-    archivers=0,
-    outbox_partitions=PARTITIONS,
-    shards=SHARDS,
-    stores=2,
-)
+STORES = 2
+
+
+def topology(*, tiered: bool) -> Topology:
+    """As worlds have it."""
+    counts = counts_of(tiered=tiered)
+    return Topology(
+        writers=counts["writer"],
+        fanouts=counts["fanout"],
+        mailboxes=counts["mailbox"],
+        sessions=counts["session"],
+        gateways=counts["gateway"],
+        archivers=counts.get("archiver", 0),
+        outbox_partitions=PARTITIONS,
+        shards=SHARDS,
+        stores=STORES,
+    )
 
 
 def say(text: str) -> None:
@@ -59,20 +66,21 @@ class WrongUsage(Exception):
 def planned(args: argparse.Namespace) -> Plan:
     """From a file, or drawn. Raises WrongUsage."""
     if args.plan is not None:
-        return read_plan(args.plan, brokers=args.brokers)
+        return read_plan(args.plan, brokers=args.brokers, tiered=not args.hot)
     if not (args.minutes > 0 and args.rate > 0):
         raise WrongUsage("--minutes and --rate are above 0")
     if args.only == ["leader_change"] and args.brokers < 3:
         raise WrongUsage("leader_change needs --brokers 3")
-    plan = workload(args.seed, minutes=args.minutes, sends_per_second=args.rate, topology=TOPOLOGY)
+    whole = topology(tiered=not args.hot)
+    plan = workload(args.seed, minutes=args.minutes, sends_per_second=args.rate, topology=whole)
     processes = {
         role: tuple(f"{role}-{number}" for number in range(1, count + 1))
-        for role, count in COUNTS.items()
+        for role, count in counts_of(tiered=not args.hot).items()
     }
     cast = Cast(
         processes=processes,
         devices=device_names(plan),
-        stores=2,
+        stores=STORES,
         brokers=args.brokers,
         lease_ttl_ms=LEASE_TTL_MS,
     )
@@ -85,8 +93,8 @@ def device_names(plan: Plan) -> tuple[str, ...]:
     return tuple(f"client-{d.user_id}-{d.device_id.decode()}" for d in plan.devices)
 
 
-def read_plan(path: Path, *, brokers: int) -> Plan:
-    """A plan as JSON. Raises WrongUsage: no such plan, a fault that real parts can't have, or that names nobody here."""
+def read_plan(path: Path, *, brokers: int, tiered: bool = True) -> Plan:
+    """A plan as JSON, for the cluster that is here. Raises WrongUsage: no such plan, a fault that real parts can't have, or that names nobody here."""
     try:
         plan = decode_plan(path.read_bytes())
     except (OSError, msgspec.MsgspecError) as error:
@@ -95,9 +103,9 @@ def read_plan(path: Path, *, brokers: int) -> Plan:
         raise WrongUsage(f"{path} has faults that real parts can't have: {'; '.join(told)}")
     unknown = unknown_names(
         plan.faults,
-        counts=COUNTS,
+        counts=counts_of(tiered=tiered),
         devices=device_names(plan),
-        stores=TOPOLOGY.stores,
+        stores=STORES,
         brokers=brokers,
     )
     if unknown:
@@ -145,10 +153,14 @@ def died(cluster: ChaosCluster) -> list[str]:
 
 def run(args: argparse.Namespace, plan: Plan) -> int:
     """The whole command."""
+    tiered = not args.hot
+    # A plan of a world may count archivers that are not here: nothing is owed by them.
+    archivers = topology(tiered=tiered).archivers
+    plan = replace(plan, topology=replace(plan.topology, archivers=archivers))
     folder = Path(tempfile.mkdtemp(prefix="qim-chaos-"))
     (folder / "plan.json").write_bytes(encode_plan(plan))
     say(f"seed {plan.seed}: {len(plan.operations)} operations, {len(plan.faults)} faults; {folder}")
-    cluster = ChaosCluster(folder, brokers=args.brokers)
+    cluster = ChaosCluster(folder, brokers=args.brokers, tiered=tiered)
     keep = args.keep
     try:
         cluster.start_servers()
@@ -194,6 +206,9 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=2.0, help="of workload (2)")
     parser.add_argument("--rate", type=float, default=10.0, help="sends a second (10)")
     parser.add_argument("--brokers", type=int, default=3, choices=(1, 3), help="of Kafka (3)")
+    parser.add_argument(
+        "--hot", action="store_true", help="without an archive: no Cassandra, no archivers"
+    )
     kinds = ", ".join(MAKERS)
     parser.add_argument(
         "--only", nargs="+", default=[], choices=MAKERS, metavar="KIND", help=f"of {kinds}"

@@ -2,7 +2,7 @@
 
 Each process has its own proxies to both stores and to etcd, one in front of its internal listener, and a gateway one in
 front of its clients; so a fault can part one process from one thing. Kafka's brokers tell their own addresses and are
-killed and paused, never parted.
+killed and paused, never parted. The archive is one Cassandra node that no fault touches.
 """
 
 import asyncio
@@ -19,6 +19,8 @@ from chaos.stores import StoreReader
 from qim.adapters.etcd import EtcdRegistry
 from qim.adapters.kafka.log import KafkaLog
 from qim.adapters.redis.address import StoreAddress
+from qim.adapters.rpc.admin import AuditorUnreachable
+from qim.adapters.start_refused import StartRefused
 from qim.core.audit import AuditReport
 from qim.core.ports.completion import StoreRole
 from qim.core.ports.log import EndsRead, Fetch, Fetched, ReadEnds, StoredRecord, Topic
@@ -32,10 +34,12 @@ COUNTS: Final[Mapping[str, int]] = {
     "mailbox": 2,
     "session": 2,
     "gateway": 2,
-    "auditor": 1,
+    "auditor": 2,
 }
+TIERED_COUNTS: Final[Mapping[str, int]] = {**COUNTS, "archiver": 2}
 ROOT: Final = Path(__file__).resolve().parent.parent
 ANSWER_SECONDS: Final = 60.0
+LOOK_SECONDS_MAX: Final = 8.0
 FETCH_RECORDS: Final = 1_000
 FETCH_BYTES: Final = 4 << 20
 
@@ -43,11 +47,10 @@ FETCH_BYTES: Final = 4 << 20
 class ChaosCluster(Cluster):
     """A Cluster whose processes see the world through ``proxies`` (process, what) and by clocks that can be set."""
 
-    def __init__(
-        self, directory: Path, *, brokers: int, counts: Mapping[str, int] = COUNTS
-    ) -> None:
+    def __init__(self, directory: Path, *, brokers: int, tiered: bool = True) -> None:
         self.proxies: dict[tuple[str, str], Proxy] = {}
-        super().__init__(directory, counts=counts, brokers=brokers)
+        counts = counts_of(tiered=tiered)
+        super().__init__(directory, counts=counts, brokers=brokers, tiered=tiered)
 
     def add(self, role: str, number: int, **more: str) -> RoleProcess:
         """As the cluster's own, behind proxies."""
@@ -113,6 +116,11 @@ class ChaosCluster(Cluster):
         return (self.message_redis, self.mailbox_redis)[number]
 
 
+def counts_of(*, tiered: bool) -> Mapping[str, int]:
+    """Processes by role."""
+    return TIERED_COUNTS if tiered else COUNTS
+
+
 class ClusterDeployment:
     """What a run reads of the cluster, on connections of its own that no fault touches."""
 
@@ -121,6 +129,7 @@ class ClusterDeployment:
         self._log: KafkaLog | None = None
         self._known: dict[tuple[Topic, int], list[StoredRecord]] = {}
         self.registry: EtcdRegistry | None = None
+        self._looks = 0
 
     async def start(self) -> None:
         """Once servers and topics are there."""
@@ -190,8 +199,19 @@ class ClusterDeployment:
             await store.close()
 
     async def audit(self) -> AuditReport:
-        """By the auditor's process."""
+        """By an auditor's process."""
         return report_of(await asyncio.to_thread(self.cluster.audited))
+
+    async def look(self) -> AuditReport | None:
+        """By one auditor after another while faults go on; None: it is down, stopped, parted or busy."""
+        auditors = self.cluster.roles("auditor")
+        name = auditors[self._looks % len(auditors)].name
+        self._looks += 1
+        try:
+            told = await asyncio.to_thread(self.cluster.audited, name, LOOK_SECONDS_MAX)
+        except (AuditorUnreachable, StartRefused, KeyError):
+            return None
+        return report_of(told)
 
     async def _store(self, role: StoreRole) -> StoreReader:
         server = self.cluster.redis(0 if role is StoreRole.MESSAGE else 1)

@@ -14,7 +14,8 @@ from chaos.stores import StoreReader
 from qim.adapters.embedded.data_directory import DataDirectory
 from qim.adapters.embedded.stale_server import read_record
 from qim.adapters.redis.address import StoreAddress
-from qim.cli.data_files import order
+from qim.cli.arguments import UsageError
+from qim.cli.data_files import NotRunning, order
 from qim.core.audit import AuditReport
 from qim.core.ports.completion import StoreRole
 from qim.core.ports.log import StoredRecord, Topic
@@ -80,6 +81,13 @@ class EmbeddedDeployment:
     async def audit(self) -> AuditReport:
         """By the running server."""
         return await asyncio.to_thread(self._audit)
+
+    async def look(self) -> AuditReport | None:
+        """By the server, where it runs."""
+        try:
+            return await asyncio.to_thread(self._audit)
+        except (NotRunning, ConnectionError, TimeoutError, UsageError):
+            return None
 
     async def _with_store(self, work: Any) -> Any:
         store = await StoreReader.open(StoreAddress(unix_path=self._socket()))

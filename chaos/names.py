@@ -1,6 +1,6 @@
 """Whom a plan's faults name, looked up before anything is started: a run must not end on a fault ten minutes in.
 
-A plan drawn for a world may name an archiver, a third writer or a third store that the cluster here doesn't have.
+A plan drawn for a world may name a fourth writer, an archiver of a hot cluster or a third store that the cluster here doesn't have.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,6 +1,6 @@
 """One chaos run: workload and faults at their times, heal, wait until nothing is owed, judge.
 
-started ──faults, until heal_ms──► healed ──nothing owed, or end_ms──► audited ──► judged
+started ──faults and audits, until heal_ms──► healed ──nothing owed, or end_ms──► audited ──► judged
 """
 
 import asyncio
@@ -19,6 +19,7 @@ from qim.sim.visible import Visible
 
 LOOK_SECONDS: Final = 1.0
 AUDIT_TRIES: Final = 5
+AUDIT_EVERY_SECONDS: Final = 2.0
 
 
 class Injector(Protocol):
@@ -40,6 +41,8 @@ class RunReport(Struct, frozen=True, kw_only=True):
     owed: tuple[str, ...]
     audit: str
     audit_incomplete: tuple[str, ...]
+    audits_meanwhile: dict[str, int]
+    """Verdicts of audits amid the faults. INCOMPLETE is what they may be; an orphan that is none would be a violation."""
     messages: int
     effective: int
     deliveries: int
@@ -69,6 +72,8 @@ class ChaosRun:
         self._say = say
         self._ask_users = ask_users
         self._injected: dict[str, int] = {}
+        self._looked: dict[str, int] = {}
+        self._false: list[tuple[str, str, str]] = []
 
     async def run(self) -> RunReport:
         """All of it."""
@@ -76,9 +81,11 @@ class ChaosRun:
         scene.start()
         try:
             async with asyncio.TaskGroup() as tasks:
+                looking = tasks.create_task(self._look_on())
                 for fault in self.plan.faults:
                     tasks.create_task(self._inject(fault))
-            await self._until(self.plan.heal_ms)
+                await self._until(self.plan.heal_ms)
+                await looking
             await self._injector.heal()
             self._say(f"healed at {scene.world.now / 1000:.1f} s")
             await self._settle()
@@ -105,6 +112,16 @@ class ChaosRun:
 
     async def _until(self, ms: int) -> None:
         await asyncio.sleep(max(0, ms - self.scene.world.now) / 1000)
+
+    async def _look_on(self) -> None:
+        """Audits until the heal, so that an auditor that is killed or stopped is so in the middle of its work."""
+        while self.scene.world.now < self.plan.heal_ms:
+            report = await self._deployment.look()
+            told = "none" if report is None else str(report.verdict)
+            self._looked[told] = self._looked.get(told, 0) + 1
+            if report is not None and report.verdict is Verdict.ORPHANS:
+                self._false.append(("audit_amid_faults", "auditor", str(report.orphans[0])))
+            await asyncio.sleep(AUDIT_EVERY_SECONDS)
 
     async def _settle(self) -> None:
         """Until nothing is owed; what still is at ``end_ms`` is a violation of liveness."""
@@ -133,7 +150,8 @@ class ChaosRun:
     def _report(
         self, judged: Judged, audit: AuditReport, differences: tuple[str, ...]
     ) -> RunReport:
-        violations = tuple((one.check, one.role, one.detail) for one in judged.findings)
+        found = [(one.check, one.role, one.detail) for one in judged.findings]
+        violations = (*self._false, *found)
         clean = audit.verdict is Verdict.CLEAN
         return RunReport(
             seed=self.plan.seed,
@@ -142,6 +160,7 @@ class ChaosRun:
             owed=tuple(judged.owed),
             audit=str(audit.verdict),
             audit_incomplete=audit.incomplete,
+            audits_meanwhile=dict(sorted(self._looked.items())),
             messages=judged.messages,
             effective=judged.effective,
             deliveries=judged.deliveries,

@@ -80,6 +80,9 @@ class Deployment(Protocol):
 
     async def audit(self) -> AuditReport: ...
 
+    async def look(self) -> AuditReport | None:
+        """An audit in the middle of it all; None: nobody could be asked, or nobody is to be."""
+
 
 class _Stores:
     """Answers that were asked for beforehand; checkers ask without waiting."""

@@ -34,7 +34,7 @@ from qim.sim.faults import (
     tag_of,
 )
 
-ROLES: Final = ("writer", "fanout", "mailbox", "session", "archiver", "gateway")
+ROLES: Final = ("writer", "fanout", "mailbox", "session", "archiver", "gateway", "auditor")
 BREATH_MS: Final = 3_000
 WHOLE: Final = 65_536
 WALL_STEP_MS_MAX: Final = 120_000

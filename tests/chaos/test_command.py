@@ -49,9 +49,9 @@ def test_a_plan_with_a_fault_that_cannot_be_had_starts_nothing(
     [
         (
             Crash(at_ms=1, node="writer-9"),
-            "crash at 1 ms: no process 'writer-9'; there are auditor-1, ",
+            "crash at 1 ms: no process 'writer-9'; there are archiver-1, ",
         ),
-        (WallStep(at_ms=1, node="archiver-1", by_ms=5), "no process 'archiver-1'"),
+        (WallStep(at_ms=1, node="archiver-9", by_ms=5), "no process 'archiver-9'"),
         (
             Garbage(at_ms=1, gateway="writer-1", kind=0),
             "no gateway 'writer-1'; there are gateway-1, ",

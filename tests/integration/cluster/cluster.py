@@ -195,7 +195,9 @@ class Cluster:
         """The first gateway, and the secret that signs tokens."""
         return Target(self.addresses[0], SECRET.encode())
 
-    def audited(self, name: str = "auditor-1") -> dict[str, Any]:
+    def audited(
+        self, name: str = "auditor-1", seconds_max: float = AUDIT_SECONDS_MAX
+    ) -> dict[str, Any]:
         """The orphan audit's report, by this auditor's process: also one that doesn't hold the lease looks."""
         auditor = self.process(name)
         settings = read_settings(self.operator("admin")).require()
@@ -203,7 +205,7 @@ class Cluster:
         address = auditor.ready["internal"]
         # On a thread of its own: the caller may have a loop that runs.
         with ThreadPoolExecutor(max_workers=1) as thread:
-            asked = thread.submit(ordered, settings, address, order, AUDIT_SECONDS_MAX)
+            asked = thread.submit(ordered, settings, address, order, seconds_max)
             return asked.result()
 
     # ------------------------------------------------------------ life
