@@ -131,7 +131,7 @@ def test_what_is_surely_on_this_machine(text: str, here: bool) -> None:
 def test_half_a_certificate_is_refused(half: str) -> None:
     with pytest.raises(StartRefused) as refusal:
         StoreAddress.parse(f"rediss://h?{half}").tls_context()
-    assert refusal.value.code == "redis_tls_half_pair"
+    assert refusal.value.code == "tls_half_pair"
 
 
 def test_tls_files_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
@@ -140,6 +140,7 @@ def test_tls_files_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     for ca in (nonsense, tmp_path / "absent"):
         with pytest.raises(StartRefused) as refusal:
             StoreAddress.parse(f"rediss://h?ca={ca}").tls_context()
-        assert refusal.value.code == "redis_tls_files"
+        assert refusal.value.code == "tls_file_unreadable"
         assert str(ca) in refusal.value.command
+        assert "ca= of rediss://h:6379" in refusal.value.what
     assert StoreAddress.parse("h").tls_context() is None

@@ -117,7 +117,10 @@ def test_a_ca_of_the_brokers_that_is_none(tmp_path: Path, text: str | None) -> N
 @pytest.mark.parametrize("name", ["QIM_ETCD_TLS_CA", "QIM_ETCD_TLS_CERT"])
 def test_a_file_for_etcd_that_is_not_there(tmp_path: Path, name: str) -> None:
     file = tmp_path / "absent.pem"
-    settings = read_settings({name: str(file)}).settings
+    told = {name: str(file)}
+    if name == "QIM_ETCD_TLS_CERT":
+        told["QIM_ETCD_TLS_KEY"] = str(file)
+    settings = read_settings(told).settings
 
     async def main() -> None:
         await open_registry(settings, asyncio.get_running_loop(), Opened())

@@ -6,6 +6,7 @@ position. So the archive never claims what is not there, whatever becomes of the
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, assert_never
 
@@ -67,8 +68,16 @@ class _NotAll(Exception):
 class CassandraArchive:
     """``start`` first; then ``submit`` from the event loop, ``answer`` is called on it exactly once; ``close`` at the end."""
 
-    def __init__(self, settings: CassandraSettings, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        settings: CassandraSettings,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """``tls``: instead of one made of the settings' file, where somebody reads that again."""
         self._settings = settings
+        self._tls = tls
         self._loop = loop
         self._cluster: Any = None
         self._prepared: Prepared | None = None
@@ -88,7 +97,7 @@ class CassandraArchive:
         await self._loop.run_in_executor(None, self._open)
 
     def _open(self) -> None:
-        cluster, session = open_session(self._settings)
+        cluster, session = open_session(self._settings, self._tls)
         try:
             replicas = schema.check(session, self._settings)
             self.advice = durability.judge(session, self._settings, replicas)

@@ -18,6 +18,7 @@ from cassandra.query import tuple_factory
 
 from qim.adapters.cassandra.settings import CONSISTENCIES, CassandraSettings, require_strong
 from qim.adapters.start_refused import StartRefused
+from qim.adapters.tls.outgoing import read_outgoing
 
 PROTOCOL_VERSION: Final = 4
 """What Cassandra and ScyllaDB both speak; the driver would begin with versions that neither does."""
@@ -43,8 +44,8 @@ def connection_class() -> Any:
     return LibevConnection
 
 
-def open_session(settings: CassandraSettings) -> tuple[Any, Any]:
-    """(cluster, session), connected; blocks, so never on an event loop. Raises StartRefused.
+def open_session(settings: CassandraSettings, tls: ssl.SSLContext | None = None) -> tuple[Any, Any]:
+    """(cluster, session), connected; blocks, so never on an event loop. ``tls``: instead of one made here. Raises StartRefused.
 
     The driver asks another node for a read that one didn't answer, and retries no write: what became of it is told to the
     caller, who knows that its rows may be written again.
@@ -75,7 +76,7 @@ def open_session(settings: CassandraSettings) -> tuple[Any, Any]:
         auth_provider=(
             PlainTextAuthProvider(settings.user, settings.password) if settings.user else None
         ),
-        ssl_context=_tls(settings),
+        ssl_context=tls or _tls(settings),
         connect_timeout=settings.connect_timeout_ms / 1_000,
         control_connection_timeout=settings.connect_timeout_ms / 1_000,
         schema_metadata_enabled=False,
@@ -96,7 +97,7 @@ def open_session(settings: CassandraSettings) -> tuple[Any, Any]:
 def _tls(settings: CassandraSettings) -> ssl.SSLContext | None:
     if not settings.tls_ca:
         return None
-    return ssl.create_default_context(cafile=settings.tls_ca)
+    return read_outgoing(settings.tls_files())[0].context
 
 
 def unreachable(settings: CassandraSettings, error: Exception) -> StartRefused:

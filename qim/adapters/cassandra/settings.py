@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from qim.adapters.loopback import is_loopback
 from qim.adapters.start_refused import StartRefused
+from qim.adapters.tls.outgoing import OutgoingFiles
 
 DEFAULT_PORT: Final = 9_042
 DEFAULT_REPLICATION: Final = 3
@@ -45,6 +46,10 @@ class CassandraSettings(Struct, frozen=True, kw_only=True):
     request_timeout_ms: int = 5_000
     connect_timeout_ms: int = 10_000
     close_timeout_ms: int = 10_000
+
+    def tls_files(self) -> OutgoingFiles:
+        """Of the nodes; ours is known by user and password."""
+        return OutgoingFiles(ca=self.tls_ca, names=(f"{PREFIX}TLS_CA", "", ""))
 
     def loopback(self) -> bool:
         """Every contact point is on this machine."""

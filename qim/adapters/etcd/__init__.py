@@ -5,7 +5,6 @@ import os
 # Read when gRPC is imported: its fork handlers break children between fork and exec, and ours never use gRPC.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
-from qim.adapters.etcd.connection import EtcdTls
 from qim.adapters.etcd.registry import EtcdRegistry
 
-__all__ = ["EtcdRegistry", "EtcdTls"]
+__all__ = ["EtcdRegistry"]

@@ -7,13 +7,12 @@ A call that was never written to a connection that stood is `NotApplied`; one th
 import asyncio
 from asyncio import AbstractEventLoop
 from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import grpc
 from aetcd import rpc
-from msgspec import Struct
 
+from qim.adapters.tls.outgoing import Outgoing, OutgoingTls
 from qim.core.ports.completion import FailReason
 
 CALL_MS: Final = 2_000
@@ -21,6 +20,9 @@ CALL_MS: Final = 2_000
 CONNECT_MS: Final = 700
 """How long one endpoint may take to be ready before the next is tried."""
 PAUSE_MS: Final = 50
+RETIRED_MS: Final = 15_000
+"""How long a channel of earlier certificates stays: longer than any call, START_MS with all its tries included."""
+RETIRED_MAX: Final = 8
 OPTIONS: Final = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 500),
@@ -64,39 +66,30 @@ class Unanswered(Exception):
     """It may have been applied, or may still be."""
 
 
-class EtcdTls(Struct, frozen=True, kw_only=True):
-    """``ca``: who signs the servers (None: the system's roots); ``certificate`` and ``key``: ours, both or none. PEM files."""
-
-    ca: Path | None = None
-    certificate: Path | None = None
-    key: Path | None = None
-
-    def credentials(self) -> Any:
-        """Raises OSError where a file cannot be read."""
-        ca, certificate, key = (
-            None if path is None else path.read_bytes()
-            for path in (self.ca, self.certificate, self.key)
-        )
-        return grpc.ssl_channel_credentials(
-            root_certificates=ca, private_key=key, certificate_chain=certificate
-        )
-
-
 class Stubs:
-    """One endpoint: its channel and the services on it."""
+    """One endpoint: its channel and the services on it. ``tls``: what the channel was made with, for good."""
 
-    def __init__(self, endpoint: str, credentials: Any) -> None:
+    def __init__(self, endpoint: str, tls: Outgoing | None) -> None:
         self.endpoint = endpoint
+        self.tls = tls
         self.channel = (
             rpc.insecure_channel(endpoint, options=OPTIONS)
-            if credentials is None
-            else rpc.secure_channel(endpoint, credentials, options=OPTIONS)
+            if tls is None
+            else rpc.secure_channel(endpoint, _credentials(tls), options=OPTIONS)
         )
         self.kv = rpc.KVStub(self.channel)
         self.lease = rpc.LeaseStub(self.channel)
         self.watch = rpc.WatchStub(self.channel)
         self.auth = rpc.AuthStub(self.channel)
         self.maintenance = rpc.MaintenanceStub(self.channel)
+
+
+def _credentials(tls: Outgoing) -> Any:
+    return grpc.ssl_channel_credentials(
+        root_certificates=tls.ca or None,
+        private_key=tls.key or None,
+        certificate_chain=tls.certificate or None,
+    )
 
 
 Method = Callable[[Stubs], Callable[..., Awaitable[Any]]]
@@ -110,17 +103,20 @@ class EtcdConnection:
         endpoints: tuple[str, ...],
         loop: AbstractEventLoop,
         *,
-        tls: EtcdTls | None,
+        tls: OutgoingTls | None,
         user: str | None,
         password: str | None,
     ) -> None:
         assert endpoints, "no endpoint"
         assert (user is None) == (password is None), "user and password, or neither"
         self._loop = loop
-        self._credentials = None if tls is None else tls.credentials()
+        self._tls = tls
         self._endpoints = endpoints
         self._stubs: dict[int, Stubs] = {}
         """By place in ``endpoints``; made when first used, since a channel belongs to the loop that runs then."""
+        self._retired: dict[Stubs, asyncio.TimerHandle] = {}
+        """Of an earlier reading of the certificates, with what closes them once their calls have ended."""
+        self._closing: set[asyncio.Task[None]] = set()
         self._at = 0
         self._user, self._password = user, password
         self._token: str | None = None
@@ -200,8 +196,12 @@ class EtcdConnection:
     async def close(self) -> None:
         """Cut all channels; calls under way end unanswered."""
         self._closed = True
-        for stubs in self._stubs.values():
+        for timer in self._retired.values():
+            timer.cancel()
+        for stubs in (*self._stubs.values(), *self._retired):
             await stubs.channel.close()
+        self._retired.clear()
+        await asyncio.gather(*self._closing)
 
     # ------------------------------------------------------------ within
 
@@ -221,9 +221,7 @@ class EtcdConnection:
         while True:
             if self._closed:
                 raise NotApplied(FailReason.CANCELLED, "closed")
-            stubs = self._stubs.get(self._at)
-            if stubs is None:
-                stubs = self._stubs[self._at] = Stubs(self.endpoint, self._credentials)
+            stubs = self._present()
             until = min(within, self.within(CONNECT_MS))
             if await self._stands(stubs.channel, until):
                 return stubs
@@ -231,6 +229,29 @@ class EtcdConnection:
                 raise NotApplied(FailReason.UNREACHABLE, f"{stubs.endpoint} is not reachable")
             self._turn()
             await asyncio.sleep(PAUSE_MS / 1000)
+
+    def _present(self) -> Stubs:
+        """Of the endpoint in use. A channel dials anew by itself with what it was made with, so other certificates need another."""
+        tls = None if self._tls is None else self._tls.current
+        stubs = self._stubs.get(self._at)
+        if stubs is not None and stubs.tls is not tls:
+            self._retire(stubs)
+            stubs = None
+        if stubs is None:
+            stubs = self._stubs[self._at] = Stubs(self.endpoint, tls)
+        return stubs
+
+    def _retire(self, stubs: Stubs) -> None:
+        """Calls on it may end; what lasts longer, a watch, is cut and begins again elsewhere."""
+        while len(self._retired) >= RETIRED_MAX:
+            self._cut(next(iter(self._retired)))
+        self._retired[stubs] = self._loop.call_later(RETIRED_MS / 1000, self._cut, stubs)
+
+    def _cut(self, stubs: Stubs) -> None:
+        self._retired.pop(stubs).cancel()
+        task = self._loop.create_task(stubs.channel.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
 
     async def _stands(self, channel: Any, until: float) -> bool:
         alone = len(self._endpoints) == 1

@@ -17,7 +17,6 @@ from qim.adapters.etcd.announcing import Announcements
 from qim.adapters.etcd.connection import (
     CALL_MS,
     EtcdConnection,
-    EtcdTls,
     NotApplied,
     Unanswered,
 )
@@ -27,6 +26,7 @@ from qim.adapters.etcd.leases import Leases
 from qim.adapters.etcd.shared import SharedNumbers
 from qim.adapters.etcd.starting import check_clock, check_server
 from qim.adapters.etcd.watch import Noticed, Watch
+from qim.adapters.tls.outgoing import OutgoingFiles, OutgoingTls
 from qim.core.ports.completion import Completion, Failed, FailReason, Unknown
 from qim.core.ports.registry import (
     Acquire,
@@ -63,7 +63,7 @@ class EtcdRegistry:
         prefix: str,
         loop: AbstractEventLoop,
         *,
-        tls: EtcdTls | None = None,
+        tls: OutgoingTls | None = None,
         user: str | None = None,
         password: str | None = None,
         call_ms: int = CALL_MS,
@@ -72,7 +72,7 @@ class EtcdRegistry:
         self._call_ms = call_ms
         self._endpoints = tuple(_host_and_port(endpoint) for endpoint in endpoints)
         if tls is None and any(endpoint.startswith("https://") for endpoint in endpoints):
-            tls = EtcdTls()
+            tls = OutgoingTls("etcd", OutgoingFiles())
         self._tls = tls
         self._keys = Keys(prefix if prefix.endswith("/") else f"{prefix}/")
         self._connection = EtcdConnection(

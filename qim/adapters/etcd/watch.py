@@ -76,6 +76,11 @@ class Watch:
                     self._connection.stream_failed(error)
                 except NotApplied:
                     pause = PAUSE_SECONDS_MAX
+            except asyncio.CancelledError:
+                if self._task is None or self._task.cancelling():
+                    raise
+                # gRPC's word for a stream whose channel was closed under it: with new certificates another one stands.
+                pause = PAUSE_SECONDS_MIN
             except NotApplied:
                 pause = min(pause * 2, PAUSE_SECONDS_MAX)
             except Exception:

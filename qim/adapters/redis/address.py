@@ -9,13 +9,16 @@ Reserved letters of a user name, password or path are percent-encoded, as in eve
 
 import shlex
 import ssl
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from msgspec import Struct
 
 from qim.adapters.loopback import is_loopback
 from qim.adapters.start_refused import StartRefused
+
+if TYPE_CHECKING:
+    from qim.adapters.tls.outgoing import OutgoingFiles, OutgoingTls
 
 PORT: Final = 6379
 _TLS_FILES: Final = ("ca", "cert", "key")
@@ -36,6 +39,8 @@ class StoreAddress(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     ca_path: str = ""
     certificate_path: str = ""
     key_path: str = ""
+    renewed: "OutgoingTls | None" = None
+    """Who reads the files again; None: they are read once, by ``tls_context``."""
 
     @classmethod
     def parse(cls, text: str) -> "StoreAddress":
@@ -88,31 +93,23 @@ class StoreAddress(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
         """None without TLS. Reads the files. Raises StartRefused when one is missing, broken or without its other half."""
         if not self.tls:
             return None
-        if bool(self.certificate_path) != bool(self.key_path):
-            raise StartRefused(
-                "redis_tls_half_pair",
-                f"the client certificate for {self}",
-                got="a certificate without its key"
-                if self.certificate_path
-                else "a key without its certificate",
-                expected="both or neither",
-                command=f"name both: {self}?cert=FILE&key=FILE",
-            )
-        try:
-            context = ssl.create_default_context(cafile=self.ca_path or None)
-            if self.certificate_path:
-                context.load_cert_chain(self.certificate_path, self.key_path)
-        except OSError as error:  # ssl.SSLError is one
-            files = [self.ca_path, self.certificate_path, self.key_path]
-            named = [shlex.quote(path) for path in files if path]
-            raise StartRefused(
-                "redis_tls_files",
-                f"a TLS file for {self}",
-                got=str(error),
-                expected="readable PEM files",
-                command=f"ls -l {' '.join(named)}",
-            ) from None
-        return context
+        if self.renewed is not None:
+            return self.renewed.context
+        # Here: certificates are read by a library of the extra `cluster`, and a store on a Unix socket does without.
+        from qim.adapters.tls.outgoing import read_outgoing
+
+        return read_outgoing(self.tls_files())[0].context
+
+    def tls_files(self) -> "OutgoingFiles":
+        """As they stand in the address."""
+        from qim.adapters.tls.outgoing import OutgoingFiles
+
+        return OutgoingFiles(
+            ca=self.ca_path,
+            certificate=self.certificate_path,
+            key=self.key_path,
+            names=(f"ca= of {self}", f"cert= of {self}", f"key= of {self}"),
+        )
 
 
 def _parsed(text: str) -> StoreAddress:

@@ -72,6 +72,21 @@ def load_pair(context: ssl.SSLContext, pair: TlsPair, purpose: x509.ObjectIdenti
     leaf = usable[0]
     _judge_dates(pair, leaf)
     _load(context, pair, (leaf, *(found for found in chain if _is_authority(found))))
+    return _told(leaf)
+
+
+def load_own(context: ssl.SSLContext, pair: TlsPair) -> Leaf:
+    """Ours towards a server that is not: the chain as it stands, leaf first; what it may be used for is that server's to judge.
+
+    Raises StartRefused: unreadable, not PEM, key of another, expired.
+    """
+    chain = read_certificates(pair.certificate, pair.names[0])
+    _judge_dates(pair, chain[0])
+    _load(context, pair, tuple(chain))
+    return _told(chain[0])
+
+
+def _told(leaf: x509.Certificate) -> Leaf:
     return Leaf(
         subject=leaf.subject.rfc4514_string(),
         sha256=sha256(leaf.public_bytes(Encoding.DER)).hexdigest(),

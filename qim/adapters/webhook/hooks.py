@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from qim.adapters.start_refused import StartRefused
+from qim.adapters.tls.outgoing import read_outgoing
 from qim.adapters.webhook import payload
 from qim.adapters.webhook.settings import WebhookSettings
 from qim.adapters.webhook.signing import headers
@@ -50,7 +50,10 @@ class Webhooks:
         loop: asyncio.AbstractEventLoop,
         *,
         wall_ms: Callable[[], int] = _wall_ms,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
+        """``tls``: instead of one made of the settings' file, where somebody reads that again."""
+        self._tls = tls
         self._settings = settings
         self._loop = loop
         self._wall_ms = wall_ms
@@ -71,7 +74,9 @@ class Webhooks:
     async def start(self) -> None:
         """Make the client; nobody is called yet. Raises StartRefused where the CA can't be read."""
         connector = aiohttp.TCPConnector(
-            limit=self._settings.connections_max, keepalive_timeout=KEPT_SECONDS, ssl=self._tls()
+            limit=self._settings.connections_max,
+            keepalive_timeout=KEPT_SECONDS,
+            ssl=self._context(),
         )
         self._session = aiohttp.ClientSession(
             connector=connector,
@@ -80,17 +85,8 @@ class Webhooks:
             timeout=aiohttp.ClientTimeout(total=None),
         )
 
-    def _tls(self) -> ssl.SSLContext:
-        try:
-            return ssl.create_default_context(cafile=self._settings.tls_ca or None)
-        except OSError as error:
-            raise StartRefused(
-                "webhook_tls_ca",
-                "QIM_WEBHOOK_TLS_CA",
-                got=f"{self._settings.tls_ca} ({error})",
-                expected="a file with the CA certificates of the hooks, PEM",
-                command="openssl x509 -noout -subject -in " + self._settings.tls_ca,
-            ) from None
+    def _context(self) -> ssl.SSLContext:
+        return self._tls or read_outgoing(self._settings.tls_files())[0].context
 
     async def close(self) -> None:
         """Asks end as UNAVAILABLE when their time is up; notices get what is left of the closing time."""

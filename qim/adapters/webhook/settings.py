@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from qim.adapters.start_refused import StartRefused
+from qim.adapters.tls.outgoing import OutgoingFiles
 from qim.adapters.webhook.signing import SECRET_BYTES_MAX, SECRET_BYTES_MIN, secret_of
 from qim.core.ports.moderation import FailPolicy
 
@@ -34,6 +35,10 @@ class WebhookSettings(Struct, frozen=True, kw_only=True):
     notices_inflight_max: int = 8
     connections_max: int = 128
     close_timeout_ms: int = 3_000
+
+    def tls_files(self) -> OutgoingFiles:
+        """Of https hooks: the CA alone, we prove ourselves by signing."""
+        return OutgoingFiles(ca=self.tls_ca, names=(f"{PREFIX}TLS_CA", "", ""))
 
     @property
     def before_send(self) -> FailPolicy:

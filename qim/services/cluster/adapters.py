@@ -7,22 +7,22 @@ import asyncio
 from asyncio import AbstractEventLoop
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from qim.adapters.redis.address import StoreAddress
 from qim.adapters.redis.outcomes import NotConnected
 from qim.adapters.redis.store import RedisStore
-from qim.adapters.reporting import Reporting
+from qim.adapters.reporting import SILENT, Reporting
 from qim.adapters.rpc import ProcessRole
 from qim.adapters.rpc.wiring import RpcSecurity
 from qim.adapters.start_refused import StartRefused
 from qim.adapters.tls.reload import Reloads
 from qim.core.ports.completion import StoreReset, StoreRole
 from qim.core.ports.log import EndsRead, ReadEnds, Topic
-from qim.services.cluster.log_settings import log_settings
+from qim.services.cluster.log_settings import broker_files, log_settings
 from qim.services.hosting import Ports
 from qim.services.moderation import Hooks
 from qim.services.roles import ServiceRole
@@ -32,6 +32,7 @@ from qim.services.settings.values import show_address
 
 if TYPE_CHECKING:
     from qim.adapters.tls.client_facing import ClientFacingTls
+    from qim.adapters.tls.outgoing import OutgoingFiles, OutgoingTls
 
 MESSAGE: Final = frozenset(ServiceRole) - {ServiceRole.GATEWAY}
 MAILBOX: Final = frozenset(
@@ -80,6 +81,7 @@ class Opened:
         self.hooks: Hooks | None = None
         self.gauges: list[Gauges] = []
         self.warnings: list[str] = []
+        self.reloads: list[Certificates] = []
         self.advice: list[tuple[str, str]] = []
         """(what was found, what to do) of what is no reason to refuse."""
         self._stack = AsyncExitStack()
@@ -120,16 +122,16 @@ async def open_adapters(
     """Connect and check: stores, log, archive, then registry. Nothing durable is written. Raises StartRefused."""
     opened = Opened()
     try:
-        message, mailbox = await _open_stores(settings, role, opened, told.on_reset)
+        message, mailbox = await _open_stores(settings, role, opened, told)
         log: Port = NotAsked(role, "log")
         if role in LOGS:
-            log = await _open_log(settings, role, loop, opened)
+            log = await _open_log(settings, role, loop, opened, told.reporting)
         archive: Port | None = None
         if role in ARCHIVE and settings.message_store_backend == "tiered":
-            archive = await _open_archive(settings, loop, opened)
+            archive = await _open_archive(settings, loop, opened, told.reporting)
         if role is ServiceRole.WRITER:
-            opened.hooks = await _open_hooks(settings, loop, opened)
-        opened.registry = await open_registry(settings, loop, opened)
+            opened.hooks = await _open_hooks(settings, loop, opened, told.reporting)
+        opened.registry = await open_registry(settings, loop, opened, told.reporting)
         opened.ports = Ports(
             message=message, mailbox=mailbox, log=log, registry=opened.registry, archive=archive
         )
@@ -146,7 +148,7 @@ async def _open_stores(
     settings: Settings,
     role: ServiceRole,
     opened: Opened,
-    on_reset: Callable[[StoreReset], None],
+    told: Told,
 ) -> tuple[Port, Port]:
     """One connection where both stores are one server."""
     places = {
@@ -161,7 +163,11 @@ async def _open_stores(
     ports: dict[StoreRole, Port] = {}
     for place in dict.fromkeys(places[store] for store in wanted):
         stores = tuple([store for store in wanted if places[store] == place])
-        made = await _open_store(settings, place, stores, on_reset)
+        address = StoreAddress.parse(place)
+        if address.tls:
+            tls = towards(f"redis {'_'.join(stores)}", address.tls_files(), opened, told.reporting)
+            address = replace(address, renewed=tls)
+        made = await _open_store(settings, address, stores, told.on_reset)
         opened.closing(made.close)
         opened.warnings += made.waived
         opened.gauges.append(_labelled(made, stores))
@@ -174,11 +180,10 @@ async def _open_stores(
 
 async def _open_store(
     settings: Settings,
-    place: str,
+    address: StoreAddress,
     stores: tuple[StoreRole, ...],
     on_reset: Callable[[StoreReset], None],
 ) -> RedisStore:
-    address = StoreAddress.parse(place)
     try:
         return await RedisStore.open(
             address,
@@ -211,11 +216,17 @@ def _labelled(store: RedisStore, stores: tuple[StoreRole, ...]) -> Gauges:
 
 
 async def _open_log(
-    settings: Settings, role: ServiceRole, loop: AbstractEventLoop, opened: Opened
+    settings: Settings,
+    role: ServiceRole,
+    loop: AbstractEventLoop,
+    opened: Opened,
+    reporting: Reporting,
 ) -> Port:
     from qim.adapters.kafka.log import KafkaLog
 
-    log: Any = KafkaLog(log_settings(settings, role, client_id=f"qim-{role}"), loop)
+    files = broker_files(settings)
+    tls = None if files is None else towards("kafka", files, opened, reporting).context
+    log: Any = KafkaLog(log_settings(settings, role, client_id=f"qim-{role}", tls=tls), loop)
     opened.closing(log.close)
     await log.start()
     opened.gauges.append(log.gauges)
@@ -243,7 +254,9 @@ async def topic_identity(log: Port, topic: Topic, loop: AbstractEventLoop) -> by
     return answer.topic_id
 
 
-async def _open_archive(settings: Settings, loop: AbstractEventLoop, opened: Opened) -> Port:
+async def _open_archive(
+    settings: Settings, loop: AbstractEventLoop, opened: Opened, reporting: Reporting
+) -> Port:
     from qim.adapters.cassandra.archive import CassandraArchive
     from qim.adapters.cassandra.settings import settings_from
 
@@ -259,8 +272,10 @@ async def _open_archive(settings: Settings, loop: AbstractEventLoop, opened: Ope
         "TLS_CA": settings.scylla_tls_ca,
     }
     found = settings_from({f"QIM_SCYLLA_{name}": value or "" for name, value in told.items()})
-    _certificates(settings, "scylla_tls_ca")
-    archive = CassandraArchive(found, loop)
+    tls = None
+    if found.tls_ca:
+        tls = towards("archive", found.tls_files(), opened, reporting).context
+    archive = CassandraArchive(found, loop, tls=tls)
     opened.closing(archive.close)
     await archive.start()
     opened.advice += archive.advice
@@ -268,32 +283,45 @@ async def _open_archive(settings: Settings, loop: AbstractEventLoop, opened: Ope
     return archive
 
 
-async def _open_hooks(settings: Settings, loop: AbstractEventLoop, opened: Opened) -> Hooks | None:
+async def _open_hooks(
+    settings: Settings, loop: AbstractEventLoop, opened: Opened, reporting: Reporting
+) -> Hooks | None:
     """Nobody is called yet; None: there are none."""
     if settings.webhook_before_send_url is None and settings.webhook_after_send_url is None:
         return None
     from qim.adapters.webhook import Webhooks, settings_from
 
-    hooks = Webhooks(settings_from(settings.told()), loop)
+    found = settings_from(settings.told())
+    tls = None
+    if found.tls_ca:
+        tls = towards("webhook", found.tls_files(), opened, reporting).context
+    hooks = Webhooks(found, loop, tls=tls)
     opened.closing(hooks.close)
     await hooks.start()
     opened.gauges.append(hooks.gauges)
     return hooks
 
 
-async def open_registry(settings: Settings, loop: AbstractEventLoop, opened: Opened) -> Registry:
+async def open_registry(
+    settings: Settings,
+    loop: AbstractEventLoop,
+    opened: Opened,
+    reporting: Reporting = SILENT,
+) -> Registry:
     """The registry alone; ``opened`` ends it. Raises StartRefused."""
-    from qim.adapters.etcd.connection import EtcdTls
     from qim.adapters.etcd.registry import EtcdRegistry
 
-    _certificates(settings, "etcd_tls_ca", "etcd_tls_cert")
-    tls: EtcdTls | None = None
+    tls: OutgoingTls | None = None
     if settings.etcd_tls_ca or settings.etcd_tls_cert:
-        tls = EtcdTls(
-            ca=_path(settings.etcd_tls_ca),
-            certificate=_path(settings.etcd_tls_cert),
-            key=_path(settings.etcd_tls_key),
+        from qim.adapters.tls.outgoing import OutgoingFiles
+
+        files = OutgoingFiles(
+            ca=settings.etcd_tls_ca or "",
+            certificate=settings.etcd_tls_cert or "",
+            key=settings.etcd_tls_key or "",
+            names=("QIM_ETCD_TLS_CA", "QIM_ETCD_TLS_CERT", "QIM_ETCD_TLS_KEY"),
         )
+        tls = towards("etcd", files, opened, reporting)
     registry = EtcdRegistry(
         settings.etcd_endpoints,
         settings.etcd_prefix,
@@ -309,18 +337,15 @@ async def open_registry(settings: Settings, loop: AbstractEventLoop, opened: Ope
     return found
 
 
-def _path(text: str | None) -> Path | None:
-    return None if text is None else Path(text)
+def towards(
+    name: str, files: "OutgoingFiles", opened: Opened, reporting: Reporting
+) -> "OutgoingTls":
+    """What a server is dialled with, read again on SIGHUP. Raises StartRefused."""
+    from qim.adapters.tls.outgoing import OutgoingTls
 
-
-def _certificates(settings: Settings, *keys: str) -> None:
-    """Raises StartRefused with the variable and the file, which the client libraries' own errors don't name."""
-    from qim.adapters.tls.pair import read_certificates
-
-    for key in keys:
-        path = getattr(settings, key)
-        if path is not None:
-            read_certificates(Path(path), f"QIM_{key.upper()}")
+    tls = OutgoingTls(name, files, reporting)
+    opened.reloads.append(tls)
+    return tls
 
 
 def internal_listener(settings: Settings, role: ServiceRole) -> tuple[tuple[str, int], str] | None:

@@ -1,7 +1,6 @@
 """What the log on Kafka or Redpanda is told, from the settings of a process or of `qim topics`."""
 
 import ssl
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qim.core.contract.params import DEFAULT
@@ -10,6 +9,7 @@ from qim.services.settings import Settings
 
 if TYPE_CHECKING:
     from qim.adapters.kafka.settings import KafkaSettings
+    from qim.adapters.tls.outgoing import OutgoingFiles
 
 NEEDED = (
     "QIM_REDPANDA_BROKERS",
@@ -21,8 +21,17 @@ NEEDED = (
 """Without a default; a mailbox has one for the brokers and the dispatch topic."""
 
 
-def log_settings(settings: Settings, role: ServiceRole, *, client_id: str) -> "KafkaSettings":
-    """Everything of NEEDED must be there for this role (settings/checks.py judges that). Raises StartRefused: no such CA."""
+def log_settings(
+    settings: Settings,
+    role: ServiceRole,
+    *,
+    client_id: str,
+    tls: ssl.SSLContext | None = None,
+) -> "KafkaSettings":
+    """Everything of NEEDED must be there for this role (settings/checks.py judges that). Raises StartRefused: no such CA.
+
+    ``tls``: instead of one made of QIM_REDPANDA_TLS_CA, where somebody reads that again.
+    """
     # Here: `qim up` and the commands of a client do without the extra `cluster`.
     from qim.adapters.kafka.settings import KafkaSettings
 
@@ -46,18 +55,26 @@ def log_settings(settings: Settings, role: ServiceRole, *, client_id: str) -> "K
         body_bytes_max=DEFAULT.body_bytes_max,
         allow_single_broker=settings.redpanda_allow_single_broker,
         client_id=client_id,
-        ssl_context=_client_context(settings.redpanda_tls_ca),
+        ssl_context=tls or _client_context(settings),
         sasl_mechanism=settings.redpanda_sasl_mechanism,
         sasl_username=settings.redpanda_sasl_user or "",
         sasl_password=settings.redpanda_sasl_password or "",
     )
 
 
-def _client_context(ca: str | None) -> ssl.SSLContext | None:
-    if ca is None:
+def broker_files(settings: Settings) -> "OutgoingFiles | None":
+    """None: plaintext."""
+    if settings.redpanda_tls_ca is None:
         return None
-    # Here: it comes with the extra `cluster`. The library's own error names neither the file nor the variable.
-    from qim.adapters.tls.pair import read_certificates
+    from qim.adapters.tls.outgoing import OutgoingFiles
 
-    read_certificates(Path(ca), "QIM_REDPANDA_TLS_CA")
-    return ssl.create_default_context(cafile=ca)
+    return OutgoingFiles(ca=settings.redpanda_tls_ca, names=("QIM_REDPANDA_TLS_CA", "", ""))
+
+
+def _client_context(settings: Settings) -> ssl.SSLContext | None:
+    files = broker_files(settings)
+    if files is None:
+        return None
+    from qim.adapters.tls.outgoing import read_outgoing
+
+    return read_outgoing(files)[0].context

@@ -169,8 +169,9 @@ class ServeProcess:
             self._log("warning", "a check was waived", {"what": warning})
         for what, do in opened.advice:
             self._log("warning", "somebody should look", {"what": what, "do": do})
-        for gauges in opened.gauges:
+        for gauges in (*opened.gauges, *(one.gauges for one in opened.reloads)):
             self._observer.sample(gauges, self._loop)
+        self._reloads += opened.reloads
         return opened
 
     async def _assembled(self, opened: Opened, ending: contextlib.AsyncExitStack) -> Hosting:

@@ -16,6 +16,7 @@ from cryptography.x509.oid import NameOID
 
 from qim.adapters.kafka.log import KafkaLog
 from qim.adapters.start_refused import StartRefused
+from qim.adapters.tls.outgoing import OutgoingFiles, OutgoingTls
 from qim.core.ports.log import Appended
 from tests.adapters.log.kafka_asked import KafkaAsked, settings_for
 from tests.adapters.log.logs import Asker
@@ -76,7 +77,7 @@ class Trusted:
     def fields(self, **more: Any) -> dict[str, Any]:
         """Of the settings."""
         return {
-            "ssl_context": ssl.create_default_context(cafile=self.ca),
+            "ssl_context": OutgoingTls("kafka", OutgoingFiles(ca=str(self.ca))).context,
             "sasl_mechanism": "PLAIN",
             "sasl_username": "qim",
             "sasl_password": "right",

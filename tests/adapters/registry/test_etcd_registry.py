@@ -2,21 +2,18 @@
 
 import asyncio
 from collections.abc import Coroutine, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aetcd import rpc
 
-from qim.adapters.etcd import EtcdTls
 from qim.adapters.etcd import leases as leases_module
 from qim.adapters.etcd import registry as registry_module
 from qim.adapters.etcd.keys import Keys
 from qim.adapters.etcd.watch import Noticed
 from qim.adapters.start_refused import StartRefused
-from qim.adapters.tls.dev_chain import Authority
-from qim.adapters.tls.pair import CLIENT_AUTH, SERVER_AUTH
 from qim.core.ports.completion import Failed, FailReason, Unknown
 from qim.core.ports.registry import (
     BarrierRegistered,
@@ -385,50 +382,6 @@ def test_a_user_without_rights_is_told_which_are_missing(
             assert "/elsewhere/" in refused.value.command
 
     play(registries, story())
-
-
-def test_tls_with_client_certificates(registries: Registries, tmp_path: Path) -> None:
-    until = datetime.now(UTC) + timedelta(days=1)
-    authority, stranger = Authority("ours", 1), Authority("another", 1)
-    served = authority.issue("etcd", SERVER_AUTH, names=("127.0.0.1",), valid_until=until)
-    files = {"ca": authority.certificate, "cert": served.certificate, "key": served.key}
-    for name, signer in (("mine", authority), ("theirs", stranger)):
-        issued = signer.issue("qim", CLIENT_AUTH, valid_until=until)
-        files |= {f"{name}-cert": issued.certificate, f"{name}-key": issued.key}
-    for name, data in files.items():
-        (tmp_path / f"{name}.pem").write_bytes(data)
-    options = [
-        f"--{option}={tmp_path / name}.pem"
-        for option, name in (("cert-file", "cert"), ("key-file", "key"), ("trusted-ca-file", "ca"))
-    ]
-    server = EtcdServer(tmp_path / "etcd", scheme="https", options=[*options, "--client-cert-auth"])
-    server.start()
-
-    def tls(name: str) -> EtcdTls:
-        return EtcdTls(
-            ca=tmp_path / "ca.pem",
-            certificate=tmp_path / f"{name}-cert.pem",
-            key=tmp_path / f"{name}-key.pem",
-        )
-
-    async def story(monkeypatch: pytest.MonkeyPatch) -> None:
-        async with etcd_client([f"https://{server.address}"], tls=tls("mine")) as client:
-            await client.registry.start()
-            assert isinstance(await client.acquire("a"), Granted)
-            ahead_ms = await client.registry.check_clock(_server_wall_ms(), 300_000)
-            assert ahead_ms is not None
-        monkeypatch.setattr("qim.adapters.etcd.starting.START_MS", 1_000)
-        for wrong in (tls("theirs"), EtcdTls(ca=tmp_path / "theirs-cert.pem"), None):
-            async with etcd_client([server.address], tls=wrong) as client:
-                with pytest.raises(StartRefused) as refused:
-                    await client.registry.start()
-                assert refused.value.code == "etcd_unreachable"
-
-    try:
-        with pytest.MonkeyPatch.context() as monkeypatch:
-            play(registries, story(monkeypatch))
-    finally:
-        server.stop()
 
 
 def _server_wall_ms() -> int:

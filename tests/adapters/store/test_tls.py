@@ -14,6 +14,7 @@ from qim.adapters.redis.outcomes import NotConnected
 from qim.adapters.redis.startup import StoreRefused
 from qim.adapters.redis.store import RedisStore
 from qim.adapters.tls.dev_chain import Authority
+from qim.adapters.tls.outgoing import OutgoingTls
 from qim.adapters.tls.pair import CLIENT_AUTH, SERVER_AUTH
 from qim.core.ports import store_message as message
 from tests.adapters.store.samples import sample
@@ -24,8 +25,8 @@ pytestmark = [pytest.mark.servers, pytest.mark.xdist_group("redis")]
 
 
 def chain(folder: Path) -> TlsFiles:
-    """An authority, a certificate for 127.0.0.1 and one for its client."""
-    folder.mkdir()
+    """An authority, a certificate for 127.0.0.1 and one for its client; over those of an earlier one."""
+    folder.mkdir(exist_ok=True)
     authority = Authority(folder.name, 1)
     until = datetime.now(UTC) + timedelta(hours=1)
     server = authority.issue("store", SERVER_AUTH, names=("127.0.0.1",), valid_until=until)
@@ -98,6 +99,39 @@ def test_a_server_that_wants_our_certificate_lets_nobody_in_without(
     plain = StoreAddress(host="127.0.0.1", port=server.port)
     with pytest.raises(NotConnected, match="reset"):
         asyncio.run(tried(plain, ready_timeout_ms=500))
+
+
+async def opened(store: RedisStore) -> bool:
+    """Asked once more; a store that isn't connected says so at once, so this lets it get on first."""
+    await asyncio.sleep(0.02)
+    (answer,) = await ask(store, sample(message.OpenShard))
+    return isinstance(answer, message.ShardOpened)
+
+
+def test_certificates_changed_under_way(server: RedisServer, tmp_path: Path) -> None:
+    """The whole chain is another's after a restart: who has not read it again stays outside, and comes in once it has."""
+
+    async def scenario() -> None:
+        address = StoreAddress.parse(server.address)
+        tls = OutgoingTls("redis message", address.tls_files())
+        store = await RedisStore.open(
+            replace(address, renewed=tls), on_reset=lambda reset: None, ready_timeout_ms=10_000
+        )
+        try:
+            assert await opened(store)
+            server.kill()
+            chain(tmp_path / "ours")
+            await asyncio.to_thread(server.start)
+            for _ in range(2):
+                assert not await opened(store)
+            assert tls.reload()
+            async with asyncio.timeout(30):
+                while not await opened(store):
+                    pass
+        finally:
+            await store.close()
+
+    asyncio.run(scenario())
 
 
 def test_tls_to_a_server_without_is_told(tmp_path: Path) -> None:

@@ -313,7 +313,8 @@ def test_a_ca_that_cannot_be_read(tmp_path: Path) -> None:
         made = Webhooks(WebhookSettings(tls_ca=str(path)), asyncio.get_running_loop())
         with pytest.raises(StartRefused) as caught:
             await made.start()
-        assert caught.value.code == "webhook_tls_ca"
+        assert caught.value.code == "tls_file_unreadable"
+        assert caught.value.what == f"QIM_WEBHOOK_TLS_CA ({path})"
         await made.close()
 
     asyncio.run(main(tmp_path / "absent.pem"))

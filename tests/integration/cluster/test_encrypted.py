@@ -10,12 +10,15 @@ from pathlib import Path
 import pytest
 
 from qim.client import Client, NotConnected
+from tests.adapters.store.test_tls import chain
 from tests.integration.cluster.cluster import Cluster
 from tests.integration.cluster.commands import commanded
 from tests.integration.cluster.conftest import drained
+from tests.integration.cluster.role_process import RoleProcess
 from tests.integration.load import Load
 from tests.integration.raw_client import token
 from tests.integration.served import eventually
+from tests.integration.testbed.redis import RedisServer
 
 pytestmark = [pytest.mark.servers, pytest.mark.xdist_group("cluster")]
 
@@ -95,3 +98,35 @@ def test_what_changes_the_cluster_is_done_for_an_admin_alone(encrypted: Cluster)
     audited = commanded(encrypted.operator("admin"), "audit")
     assert audited.returncode in (0, 4), audited.stderr
     assert auditor.get("/audit")[0] == 404
+
+
+def told(process: RoleProcess) -> list[tuple[str, str]]:
+    """(event, whose certificates) of its log."""
+    return [(one["event"], one.get("tls", "")) for one in process.log_records()]
+
+
+def test_certificates_towards_a_server_are_read_again_too(
+    encrypted: Cluster, tmp_path: Path
+) -> None:
+    """On SIGHUP; where the new one is bad it is told by name, and what stands goes on."""
+    store = RedisServer(tmp_path / "store", tls=chain(tmp_path / "files"))
+    store.start()
+    try:
+        process = encrypted.add("gateway", 9, QIM_MAILBOX_REDIS_ADDR=store.address)
+        process.launch()
+        process.wait_ready()
+        certificate = tmp_path / "files" / "client_certificate.pem"
+        kept = certificate.read_bytes()
+
+        async def read_again(text: bytes, event: str) -> None:
+            certificate.write_bytes(text)
+            os.kill(process.pid, signal.SIGHUP)
+            await eventually(lambda: (event, "redis mailbox") in told(process))
+
+        asyncio.run(read_again(b"none", "certificates not reloaded, the old ones stay"))
+        asyncio.run(read_again(kept, "certificate reloaded"))
+        assert process.alive
+        assert process.stop() == 0
+    finally:
+        del encrypted.processes["gateway-9"]
+        store.kill()
