@@ -18,6 +18,7 @@ from qim.adapters.embedded.sqlite_registry import SqliteRegistry
 from qim.adapters.redis.store import RedisStore
 from qim.adapters.reporting import SILENT, Reporting
 from qim.adapters.tcp.server import TcpServer
+from qim.adapters.wall_clock import wall_ms
 from qim.core.audit import AuditReport
 from qim.core.contract.params import Parameters
 from qim.core.contract.sequences import split_mailbox_seq
@@ -31,7 +32,7 @@ from qim.services.hosting import Deployment, Hosting, Ports, socket_routes
 from qim.services.mending import Mender
 from qim.services.observation import ProcessObserver
 from qim.services.roles import ServiceRole
-from qim.services.runtime import Runtime, wall_ms
+from qim.services.runtime import Runtime
 
 ADDRESS: Final = "local"
 INSTANCE_NUMBER: Final = 1

@@ -13,6 +13,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from qim.adapters.tcp.server import TcpServer
+from qim.adapters.wall_clock import wall_ms
 from qim.core.archiver import ArchiverConfig, HistoryArchiver
 from qim.core.audit import AuditConfig, AuditFinished, Auditor, AuditReport, AuditRequested
 from qim.core.contract.params import Parameters
@@ -41,7 +42,7 @@ from qim.services.routing import (
     log_routes,
     registry_routes,
 )
-from qim.services.runtime import Hosted, HostedMachine, Route, Runtime, wall_ms
+from qim.services.runtime import Hosted, HostedMachine, Route, Runtime
 
 AUDIT_SECONDS_MAX: Final = 300.0
 REST_LOOK_SECONDS: Final = 0.01

@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol, get_args
 
 from msgspec.structs import replace
 
+from qim.adapters.wall_clock import wall_ms
 from qim.core.audit.tenure import COVERAGE
 from qim.core.contract.rpc import (
     AskHistory,
@@ -41,7 +42,7 @@ from qim.core.ports.store_message import MessageStoreRequest
 from qim.core.ports.store_operator import OperatorMailboxRequest, OperatorMessageRequest
 from qim.core.ports.store_session import SessionStoreRequest
 from qim.services.roles import ServiceRole
-from qim.services.runtime import Hosted, Route, monotonic_ms, routes_for, wall_ms
+from qim.services.runtime import Hosted, Route, monotonic_ms, routes_for
 
 WRITER_ASKS: Final = frozenset(
     {SubmitSend, SubmitGroup, SubmitOverlay, AskHistory, AskMembers, AskSummaries}

@@ -59,11 +59,6 @@ def monotonic_ms() -> int:
     return int(time.clock_gettime(_CLOCK) * 1000)
 
 
-def wall_ms() -> int:
-    """Wall milliseconds; stamped at the edge only."""
-    return time.time_ns() // 1_000_000
-
-
 _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
+from qim.adapters.wall_clock import wall_ms
 from qim.core.ports.observe import Count, Gauge, Measured, StageReached, Violation
 from qim.services import runtime
 from qim.services.runtime import (
@@ -15,7 +16,6 @@ from qim.services.runtime import (
     Runtime,
     monotonic_ms,
     routes_for,
-    wall_ms,
 )
 from tests.services.hand_loop import HandLoop
 

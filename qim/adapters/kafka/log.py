@@ -5,7 +5,6 @@ dense in the outbox and dispatch topics (no transactions, no compaction); compac
 """
 
 import asyncio
-import time
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -20,6 +19,7 @@ from qim.adapters.kafka.reader import Ends, Outside, Reader, Span
 from qim.adapters.kafka.record_batches import within
 from qim.adapters.kafka.settings import KafkaSettings
 from qim.adapters.kafka.tail import fetched
+from qim.adapters.wall_clock import wall_ms
 from qim.core.ports.completion import Failed, FailReason
 from qim.core.ports.log import (
     Append,
@@ -43,7 +43,7 @@ class KafkaLog:
         self._loop = loop
         self._topics = {settings.name_of(topic): topic for topic in Topic}
         self._cluster = Cluster(settings, loop, list(self._topics))
-        self._producer = Producer(settings, loop, self._cluster, wall_ms=_wall_ms)
+        self._producer = Producer(settings, loop, self._cluster, wall_ms=wall_ms)
         self._reader = Reader(settings, loop, self._cluster)
         self._consumer = Consumer(settings, loop, self._cluster, self._reader)
         self.observe_append: Callable[[Topic, int], None] = lambda topic, microseconds: None
@@ -163,7 +163,3 @@ def _have_ends(asked: ReadEnds, answer: Answer, result: Ends | FailReason) -> No
             answer(Failed(op=asked.op, why=result))
         case _:
             assert_never(result)
-
-
-def _wall_ms() -> int:
-    return time.time_ns() // 1_000_000

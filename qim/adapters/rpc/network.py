@@ -6,7 +6,6 @@ its asker named in HELLO, and order holds within a connection. Everything is los
 
 import asyncio
 import ipaddress
-import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -19,15 +18,11 @@ from qim.adapters.rpc.outgoing import Outgoing, State
 from qim.adapters.rpc.roles import ProcessRole, addressee
 from qim.adapters.rpc.wiring import RpcLimits, RpcSecurity, Wiring
 from qim.adapters.start_refused import StartRefused
+from qim.adapters.wall_clock import wall_ms
 from qim.core.contract.rpc import Message, encode_message
 from qim.core.ports.network import Received, Send
 
 PEERS_SWEPT_FROM: Final = 64
-
-
-def wall_ms() -> int:
-    """Wall clock, stamped at this edge."""
-    return time.time_ns() // 1_000_000
 
 
 class RpcNetwork:

@@ -8,7 +8,6 @@ the meantime goes out once more: it carries the same id.
 import asyncio
 import logging
 import ssl
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -17,6 +16,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from qim.adapters.tls.outgoing import read_outgoing
+from qim.adapters.wall_clock import wall_ms
 from qim.adapters.webhook import payload
 from qim.adapters.webhook.settings import WebhookSettings
 from qim.adapters.webhook.signing import headers
@@ -37,10 +37,6 @@ CLOSED_MEANWHILE: Final = (
 LOG: Final = logging.getLogger(__name__)
 
 
-def _wall_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 class Webhooks:
     """``start``; ``submit`` an AskVerdict and ``notify`` from the event loop; ``close`` at the end."""
 
@@ -49,7 +45,7 @@ class Webhooks:
         settings: WebhookSettings,
         loop: asyncio.AbstractEventLoop,
         *,
-        wall_ms: Callable[[], int] = _wall_ms,
+        wall_ms: Callable[[], int] = wall_ms,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         """``tls``: instead of one made of the settings' file, where somebody reads that again."""

@@ -24,6 +24,7 @@ from qim.adapters.rpc import ProcessRole, RpcNetwork
 from qim.adapters.rpc.wiring import RpcSecurity
 from qim.adapters.tcp.server import TcpServer
 from qim.adapters.tls.reload import reload_on_hangup
+from qim.adapters.wall_clock import wall_ms
 from qim.core.contract.rpc_admin import AdminOrder
 from qim.core.ports.completion import StoreReset
 from qim.core.ports.network import Received, Send
@@ -45,7 +46,7 @@ from qim.services.hosting import Deployment, Hosting, socket_routes
 from qim.services.moderation import moderation_routes
 from qim.services.observation import LogSink, ProcessObserver
 from qim.services.roles import SERVES, ServiceRole
-from qim.services.runtime import Route, Runtime, die_of_what_breaks, wall_ms
+from qim.services.runtime import Route, Runtime, die_of_what_breaks
 from qim.services.settings import Settings, warnings
 
 STDERR: Final = 2

@@ -13,6 +13,7 @@ from typing import Final
 
 from qim.adapters.reporting import SILENT
 from qim.adapters.start_refused import StartRefused
+from qim.adapters.wall_clock import wall_ms
 from qim.services.cluster.adapters import Opened, Told, open_adapters
 from qim.services.cluster.shared import shared_numbers
 from qim.services.doctor import processes, shards
@@ -20,7 +21,6 @@ from qim.services.doctor.findings import Finding, fail, ok, refused, warn
 from qim.services.hosting import Deployment
 from qim.services.mending import Mender
 from qim.services.roles import ServiceRole
-from qim.services.runtime import wall_ms
 from qim.services.settings import Settings, check_settings
 from qim.services.settings.values import show_address
 

@@ -5,10 +5,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
 from qim.adapters.etcd import EtcdRegistry
+from qim.adapters.wall_clock import wall_ms
 from qim.core.lease import LeaseConfig, LeaseKeeper
 from qim.core.ports.local import DrainRequested, FreshEpochWanted, LeaseGone, LeaseHeld, Started
 from qim.core.ports.registry import RegistryRequest, Resource, Role
-from qim.services.runtime import Hosted, Runtime, monotonic_ms, routes_for, wall_ms
+from qim.services.runtime import Hosted, Runtime, monotonic_ms, routes_for
 
 SECONDS_MAX = 60.0
 """A test that waits longer has failed."""
