@@ -5,8 +5,10 @@ position. So the archive never claims what is not there, whatever becomes of the
 """
 
 import asyncio
+import contextlib
 import logging
 import ssl
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, assert_never
 
@@ -117,14 +119,43 @@ class CassandraArchive:
         )
 
     async def close(self) -> None:
-        """Answer what was submitted, then disconnect; what has no answer in time is Unknown to nobody: its task ends."""
+        """Answer what was submitted, then disconnect; what has no answer in time is Unknown, a driver that hangs is left."""
         self._closed = True
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=self._settings.close_timeout_ms / 1_000)
         for task in self._tasks:
             task.cancel()
+        if self._tasks:
+            # Cancelled, so each answers Unknown in its next turn and waits for nobody.
+            await asyncio.wait(self._tasks)
         if self._cluster is not None:
-            await self._loop.run_in_executor(None, self._cluster.shutdown)
+            await self._disconnected(self._cluster)
+
+    async def _disconnected(self, cluster: Any) -> None:
+        """The driver joins threads of its own, which a node that hangs may hold: it gets the closing time and no more.
+
+        On a thread that nothing joins either, neither the loop's end nor the interpreter's.
+        """
+        done: asyncio.Future[None] = self._loop.create_future()
+
+        def ended() -> None:
+            if not done.done():
+                done.set_result(None)
+
+        def shut() -> None:
+            try:
+                cluster.shutdown()
+            except Exception:
+                LOG.exception("the archive's driver did not close in order")
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                self._loop.call_soon_threadsafe(ended)
+
+        threading.Thread(target=shut, name="qim-archive-close", daemon=True).start()
+        try:
+            async with asyncio.timeout(self._settings.close_timeout_ms / 1_000):
+                await done
+        except TimeoutError:
+            LOG.error("the archive's driver still closes: left behind")
 
     @property
     def waiting(self) -> int:
