@@ -82,6 +82,7 @@ class UpProcess:
             await self._start(server)
             endpoint = self._operator_endpoint(server)
             ending.callback(endpoint.stop)
+            self._observer.sample(endpoint.gauges, self._loop)
             for told in (self._directory.root / SERVER_FILE, self._directory.operator_key_file):
                 ending.callback(told.unlink, missing_ok=True)
             calm = await self._serve(server, endpoint.address)

@@ -242,6 +242,31 @@ def test_a_connection_that_asks_nothing_blocks_nobody(operated: Operated) -> Non
         assert operated.ask("/livez")[0] == 200
 
 
+def test_threads_are_bounded_and_one_beyond_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The only thread is at a slow order: who comes then is answered at once, and once it is free, as ever."""
+    monkeypatch.setattr(operator_endpoint, "THREADS_MAX", 1)
+    small = Operated(tmp_path / "log")
+    try:
+        slow = threading.Thread(target=small.ask, args=("/slow", "POST"))
+        slow.start()
+        assert small.blocked.wait(60)
+        status, _, said = small.ask("/livez")
+        assert (status, "threads of this endpoint are busy" in said) == (503, True)
+        assert list(small.endpoint.gauges()) == [
+            ("operator_requests_inflight", "", 1),
+            ("operator_requests_inflight_max", "", 1),
+            ("operator_requests_refused", "", 1),
+        ]
+        small.release.set()
+        slow.join()
+        while small.ask("/livez")[0] != 200:
+            pass
+    finally:
+        small.close()
+
+
 def test_a_stopped_endpoint_lets_go_of_its_port(tmp_path: Path) -> None:
     operated = Operated(tmp_path / "log")
     host, _, port = operated.endpoint.address.rpartition(":")
@@ -262,7 +287,7 @@ def test_a_port_in_use_is_an_error_of_the_start(operated: Operated) -> None:
             health=always,
             ready=always,
             live=always,
-            actions={},
+            orders={},
         )
 
 

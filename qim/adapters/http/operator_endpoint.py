@@ -8,9 +8,10 @@ import hmac
 import ipaddress
 import json
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from socket import AF_INET6
 from socketserver import TCPServer, ThreadingMixIn
-from threading import Thread
+from threading import BoundedSemaphore, Lock, Thread
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
@@ -19,12 +20,20 @@ from prometheus_client.exposition import make_wsgi_app
 from prometheus_client.registry import Collector
 
 REQUEST_TIMEOUT_SECONDS = 10
+THREADS_MAX = 32
+"""Requests served at a time: probes, scrapes and a few orders. One beyond is told so at once, and its connection closed."""
 STOP_LOOK_SECONDS = 0.05
 
 Report = Callable[[], tuple[bool, dict[str, object]]]
 Refused = Callable[[dict[str, object]], None]
 Order = Callable[[bytes], dict[str, object]]
 ORDER_BYTES_MAX = 64 * 1024
+NO_THREAD = (
+    b"HTTP/1.0 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Type: text/plain\r\n\r\n"
+    b"all threads of this endpoint are busy; ask again\n"
+)
+REFUSAL_SECONDS = 0.1
+"""Into an empty socket buffer it goes at once; nobody may hold the accepting thread."""
 JSON_TYPE = "application/json"
 """An order must say that it is JSON: a page in somebody's browser can't send that to another host unasked."""
 
@@ -51,6 +60,43 @@ def comes_from_here(here: str, there: str) -> bool:
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
     request_queue_size = 64
+    refused = 0
+    """Requests that found no thread; counted on the accepting thread alone."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        self.busy = 0
+        self._free = BoundedSemaphore(THREADS_MAX)
+        self._counting = Lock()
+        super().__init__(*args, **more)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """On a thread of its own where there is one; else an answer that needs none."""
+        if self._free.acquire(blocking=False):
+            with self._counting:
+                self.busy += 1
+            try:
+                super().process_request(request, client_address)
+            except BaseException:
+                self._ended()
+                raise
+            return
+        self.refused += 1
+        with suppress(OSError):
+            request.settimeout(REFUSAL_SECONDS)
+            request.sendall(NO_THREAD)
+        self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """As the base does; the thread is free for another afterwards."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._ended()
+
+    def _ended(self) -> None:
+        with self._counting:
+            self.busy -= 1
+        self._free.release()
 
     def server_bind(self) -> None:
         """As the base does, but without asking a name service for our own name: a start must not wait for that."""
@@ -101,7 +147,9 @@ class OperatorEndpoint:
         self._on_refused = on_refused
         self._reports = {"/healthz": health, "/readyz": ready, "/livez": live}
         kind = _Server6 if ":" in host else _Server
-        self._server = make_server(host, port, self._app, server_class=kind, handler_class=_Handler)
+        self._server: _Server = make_server(
+            host, port, self._app, server_class=kind, handler_class=_Handler
+        )
         self._thread = Thread(target=self._serve, name="qim-operator", daemon=True)
         self._thread.start()
 
@@ -110,6 +158,12 @@ class OperatorEndpoint:
         """host:port as bound, an IPv6 host in brackets."""
         host, port = self._server.server_address[:2]
         return f"[{host!s}]:{port}" if ":" in str(host) else f"{host!s}:{port}"
+
+    def gauges(self) -> Iterable[tuple[str, str, float]]:
+        """Threads at work, and requests that found none."""
+        yield "operator_requests_inflight", "", self._server.busy
+        yield "operator_requests_inflight_max", "", THREADS_MAX
+        yield "operator_requests_refused", "", self._server.refused
 
     def stop(self) -> None:
         """Stop serving."""

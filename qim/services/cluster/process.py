@@ -135,6 +135,7 @@ class ServeProcess:
         hosting = await self._unless_stopped(self._assembled(opened, ending))
         endpoint = self._operator_endpoint()
         ending.callback(endpoint.stop)
+        self._observer.sample(endpoint.gauges, self._loop)
         reload_on_hangup(self._loop, self._reloads)
         hosting.start()
         if hosting.keeper_host is not None:
