@@ -95,6 +95,7 @@ SOMETIMES: Final = (
     *(
         f"said.gateway_refused.{code}"
         for code in (
+            "CURSOR_EXPIRED",
             "CURSOR_INVALID",
             "FRAME_TOO_LARGE",
             "INVALID_ARGUMENT",
@@ -136,6 +137,8 @@ SOMETIMES: Final = (
     "said.hot_trimmed",
     "said.local_unread_judged",
     "said.mailbox_recalls_unknown",
+    "said.mailbox_trimmed",
+    "said.read_back_judged",
     "said.delivered_judged",
     "said.op_unknown.archive",
     "said.op_unknown.trim",
@@ -144,6 +147,7 @@ SOMETIMES: Final = (
     "said.version_not_yet.session",
     "said.audit_runs.CLEAN",
     "said.audit_fenced",
+    "audit.amid_faults",
     "audit.zombie",
 )
 

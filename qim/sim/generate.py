@@ -7,6 +7,7 @@ is keyed by what it decides (a message number, a device), never by how much was 
 from typing import Final
 
 from qim.core.contract.entities import RetentionClass
+from qim.core.contract.params import DAY_MS
 from qim.sim.clock import TRUE_RATE, Piece
 from qim.sim.draw import Draw
 from qim.sim.faults import Fault, OutboxTrimmed, StoreRestart
@@ -32,6 +33,8 @@ from qim.sim.storms import storm
 
 FIRST_SEND_MS: Final = 400
 BEGINNINGS: Final = (0, 0, 2**31 - 3, 2**31 + 1, 2**32 - 2, 2**47 - 2)
+MAILBOX_DAYS: Final = (*(DAY_MS,) * 7, 500, 1_000, 2_000)
+"""What is drawn as a mailbox's day; a short one lets it trim, and lets go of cursors, inside a world."""
 EPOCHS: Final = (0, 0, 2**31 - 2, 2**48 - 2, 2**53 - 2)
 
 
@@ -335,6 +338,12 @@ def _parameters(draw: Draw, calm: bool) -> Compressed:
     if calm or draw.chance(30, "full_windows"):
         return Compressed()
     not_after = draw.pick((3_600_000, 3_600_000, 8_000), "not_after")
+    day = draw.pick(MAILBOX_DAYS, "mailbox_day")
+    brief = day < DAY_MS
+    kept = draw.pick((4_000, 10_000), "mailbox_kept")
+    if not_after < 60_000:
+        # Where rows live to see their end, a client finds its own message in the mailbox until then (contract, order).
+        kept = 2 * not_after + 1_000
     return Compressed(
         lease_ttl_ms=4_000,
         lease_renew_ms=1_000,
@@ -351,6 +360,9 @@ def _parameters(draw: Draw, calm: bool) -> Compressed:
         request_timeout_ms=draw.pick((2_000, 5_000), "timeout"),
         page_default=draw.pick((2, 10, 100), "page"),
         inline_body_bytes_max=draw.pick((1_024, 1_024, 8), "inline"),
+        mailbox_day_ms=day,
+        mailbox_retention_ms=kept if brief else 30 * DAY_MS,
+        read_back_ms=draw.pick((2_000, 4_000), "read_back") if brief else 7 * DAY_MS,
     )
 
 

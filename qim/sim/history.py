@@ -13,6 +13,7 @@ from qim.core.ports.archive import ArchiveRequest, ExpireArchive, WriteArchive
 from qim.core.ports.log import Append, StoredRecord, Topic
 from qim.core.ports.network import Send
 from qim.core.ports.observe import Count, Observation, StageReached, Violation
+from qim.sim.begun import Begun
 from qim.sim.oracle import Oracle
 
 if TYPE_CHECKING:
@@ -69,6 +70,8 @@ class History:
         """The number of the message store's incarnation."""
         self.ephemeral_ms = 0
         """How long this world keeps ephemeral messages."""
+        self.mailbox_day_ms = self.mailbox_retention_ms = self.read_back_ms = 0
+        """Likewise its mailboxes, and how far back a new device reads."""
         self.expired_before = 0
         """Up to which wall time the archive was told to let go, by whatever clock."""
         self.landed: dict[bytes, int] = {}
@@ -77,6 +80,9 @@ class History:
         """message_ids of archive batches that were applied whole."""
         self.projected: dict[int, list[int]] = {}
         """session shard -> [dispatch offset, state offset] as the store has them, -1: none."""
+        self.begun = Begun(self.oracle)
+        """Where devices without a cursor were let begin."""
+        self.begun.attach(self)
 
     def found(self, check: str, role: str, detail: str, message_id: bytes = b"") -> None:
         """Note a violation."""

@@ -9,6 +9,7 @@ from typing import Final
 from msgspec import Struct
 
 from qim.core.contract.entities import ConversationKind, GroupDispatch, MessageRecord
+from qim.core.contract.ids import dispatch_id
 from qim.core.contract.logvalue import (
     Barrier,
     Dispatched,
@@ -17,6 +18,7 @@ from qim.core.contract.logvalue import (
     read_outbox,
 )
 from qim.core.contract.routing import lane, shard
+from qim.core.contract.sequences import FIRST_SHARD_EPOCH, mailbox_seq
 from qim.core.effective import EffectiveFilter
 from qim.core.ports.log import StoredRecord
 
@@ -39,6 +41,13 @@ class Expected(Struct, frozen=True, kw_only=True, gc=False):
     users: tuple[int, ...]
 
 
+class Entry(Struct, frozen=True, kw_only=True, gc=False):
+    """A mailbox_seq, and the how-manyth dispatch of the world it was: a topic made anew begins its offsets again."""
+
+    seq: int
+    order: int
+
+
 NOBODY: Final[tuple[int, ...]] = ()
 
 
@@ -57,6 +66,7 @@ class Oracle:
         """partition -> effective records by offset."""
         self.ineffective = 0
         self.firsts: dict[tuple[int, bytes], int] = {}
+        self.orders: dict[tuple[int, bytes], int] = {}
         self.dispatches: dict[int, dict[int, Expected | None]] = {}
         """shard -> offset -> first dispatch, None for a repeated one."""
         self.repeated = 0
@@ -121,6 +131,15 @@ class Oracle:
         """Target shards of the record, ascending."""
         return tuple(sorted(dict.fromkeys(self.place(user)[0] for user in message.audience)))
 
+    def entry_of(self, message: Effective, user_id: int) -> Entry | None:
+        """Where the message stands in the user's mailbox, None while it was not dispatched there."""
+        number = self.place(user_id)[0]
+        key = (number, dispatch_id(message.record.message_id, number))
+        offset = self.firsts.get(key)
+        if offset is None:
+            return None
+        return Entry(seq=mailbox_seq(FIRST_SHARD_EPOCH, offset), order=self.orders[key])
+
     def members(self, conversation_id: bytes) -> tuple[int, ...]:
         """Members of the latest version an effective record made."""
         versions = self.versions.get(conversation_id)
@@ -139,6 +158,7 @@ class Oracle:
             self.repeated += 1
             rows[stored.offset] = None
             return None
+        self.orders[key] = len(self.firsts)
         self.firsts[key] = stored.offset
         source = self.messages.get(dispatch.message_id)
         audience = source.audience if source is not None else NOBODY

@@ -103,6 +103,9 @@ class Scene:
         self.history.peek = message_store.ask
         self.history.incarnation = lambda: message_store.incarnation_number
         self.history.ephemeral_ms = plan.parameters.ephemeral_ms
+        self.history.mailbox_day_ms = plan.parameters.mailbox_day_ms
+        self.history.mailbox_retention_ms = plan.parameters.mailbox_retention_ms
+        self.history.read_back_ms = plan.parameters.read_back_ms
         self.log.heard = self.history.appended
         self.archive.heard = self.history.archive
         for server in self.servers:

@@ -21,6 +21,8 @@ from qim.sim.oracle import Oracle
 
 WINDOW: Final = 200
 EVER: Final = 2**64 - 1
+CLOCKS_APART_MS: Final = 600_000
+"""More than any two clocks of a world differ."""
 OVERLAYS: Final = (MessageKind.RECALL, MessageKind.DELETE_FOR_ME)
 
 

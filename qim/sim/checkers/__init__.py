@@ -11,6 +11,7 @@ from qim.sim.checkers.delivered import DeliveredNeverLeads
 from qim.sim.checkers.fences import Fences
 from qim.sim.checkers.history_pages import HistoryPages
 from qim.sim.checkers.liveness import Liveness
+from qim.sim.checkers.mailbox_windows import MailboxWindows
 from qim.sim.checkers.projections import Projections
 from qim.sim.checkers.recalled_bodies import RecalledBodies
 from qim.sim.checkers.receipts import ReceiptsBeforeCheckpoint
@@ -29,6 +30,7 @@ def all_checkers() -> list[Checker]:
         Claims(),
         ReceiptsBeforeCheckpoint(),
         Watermarks(),
+        MailboxWindows(),
         ContiguousBatches(),
         Visibility(),
         ApplyOnce(),

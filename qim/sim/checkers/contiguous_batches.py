@@ -62,8 +62,11 @@ class ContiguousBatches:
             text = f"{device.name}: covered_through went from {before:#x} to {after:#x}"
             self.history.found("covered_back", "client", text)
             return
-        if not before and device.state == LocalState.REBUILDING:
-            return  # a rebuild begins at the read-back position; the end of the world judges what it holds
+        if not before:
+            began = self.history.begun.of(device.name).last
+            if began is None and device.state == LocalState.REBUILDING:
+                return  # from the read-back position on, but nobody heard where that was
+            before = began or 0  # what lies before is history's, and the end of the world judges it
         shard_number = self.history.oracle.place(device.user_id)[0]
         dispatches = self.history.oracle.dispatches.get(shard_number, {})
         if not dispatches or after >> 48 == 0:

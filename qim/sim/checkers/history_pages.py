@@ -13,13 +13,12 @@ from qim.core.ports.store_message import MarkCommitted, MarkedCommitted
 from qim.core.retention import RetentionPolicy
 from qim.sim.history import History
 from qim.sim.node import Host
-from qim.sim.visible import Clock, Visible
+from qim.sim.visible import CLOCKS_APART_MS, Clock, Visible
 
 if TYPE_CHECKING:
     from qim.sim.scene import Scene
 
 ASKS_MAX = 4_096
-CLOCKS_APART_MS = 600_000
 
 
 class HistoryPages:

@@ -10,8 +10,12 @@ from qim.core.ports.log import Topic
 from qim.core.ports.store_history import ArchivePositionRead, ReadArchivePosition
 from qim.core.ports.store_mailbox import ReadShardState, ShardStateRead
 from qim.core.ports.store_message import ReadSource, SourceRead
+from qim.core.retention import RetentionPolicy
+from qim.sim.begun import is_before
 from qim.sim.history import History
 from qim.sim.localstore import Device
+from qim.sim.oracle import Effective
+from qim.sim.visible import CLOCKS_APART_MS, Clock, Visible
 
 if TYPE_CHECKING:
     from qim.sim.scene import Scene
@@ -54,15 +58,39 @@ def _of_device(scene: "Scene", device: Device) -> list[tuple[str, str, str, byte
     ]
     expected = 0
     for message_id, message in oracle.messages.items():
-        if device.user_id in message.audience:
+        if device.user_id not in message.audience:
+            continue
+        if message_id in device.messages:
             expected += 1
-            if message_id not in device.messages:
-                text = f"{device.name} lacks seq {message.record.conversation_seq}"
-                owed.append(("delivered", "mailbox", text, message_id))
+        elif _is_owed(scene, device, message):
+            expected += 1
+            text = f"{device.name} lacks seq {message.record.conversation_seq}"
+            owed.append(("delivered", "mailbox", text, message_id))
     if not owed and len(device.messages) != expected:
         text = f"{device.name} holds {len(device.messages)} messages, {expected} are its user's"
         owed.append(("ledger", "client", text, b""))
     return owed
+
+
+def _is_owed(scene: "Scene", device: Device, message: Effective) -> bool:
+    """Not to a new device what lies before its first cursor; before a rebuild's, what history surely shows (pipeline.md §6)."""
+    history = scene.history
+    began = history.begun.of(device.name)
+    entry = history.oracle.entry_of(message, device.user_id)
+    if entry is None:
+        return True
+    if is_before(entry, began.first):
+        return False
+    if not is_before(entry, began.rebuilt):
+        return True
+    record = message.record
+    policy = RetentionPolicy(ephemeral_ms=history.ephemeral_ms)
+    wall = scene.plan.beginnings.wall_ms + scene.world.now
+    # What any clock of the world could take for expired, some owner may have let go.
+    clock = Clock(earliest=wall, latest=wall + CLOCKS_APART_MS, policy=policy)
+    visible = Visible(history.oracle, record.conversation_id)
+    rows = visible.rows(device.user_id, record.conversation_id, clock)
+    return any(row.seq == record.conversation_seq for row in rows)
 
 
 def owed_by_services(scene: "Scene") -> list[tuple[str, str, str, bytes]]:

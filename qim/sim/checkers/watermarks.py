@@ -1,5 +1,6 @@
 """A watermark never passes an undurable entry (pipeline.md §3.2): what a lane's W passes is written in the same script,
-or was written before. Judged from the dispatch log's own content, never from what the node says it materialised."""
+or was written before. Judged from the dispatch log's own content, never from what the node says it materialised. And trim
+never passes a watermark (§3.4)."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -8,7 +9,9 @@ from qim.core.ports.store_mailbox import (
     AppendEntries,
     EntriesAppended,
     MailboxOpened,
+    MailboxTrimmed,
     OpenMailbox,
+    TrimMailbox,
 )
 from qim.sim.history import History
 from qim.sim.node import Host
@@ -40,6 +43,7 @@ class Watermarks:
         self.history = history
         history.on_store.setdefault(OpenMailbox, []).append(self.on_open)
         history.on_store.setdefault(AppendEntries, []).append(self.on_entries)
+        history.on_store.setdefault(TrimMailbox, []).append(self.on_trimmed)
 
     def on_open(self, host: Host, request: OpenMailbox, answer: Any) -> None:
         if type(answer) is not MailboxOpened:
@@ -84,6 +88,15 @@ class Watermarks:
                     self.history.found("watermarks", "mailbox", text, expected.dispatch.message_id)
         shard.base = request.base_to
         shard.lanes = {lane: to for lane, to in after.items() if to != request.base_to}
+
+    def on_trimmed(self, host: Host, request: TrimMailbox, answer: Any) -> None:
+        shard = self.shards.get(request.shard)
+        if type(answer) is not MailboxTrimmed or shard is None:
+            return
+        least = min(shard.base, *shard.lanes.values()) if shard.lanes else shard.base
+        if answer.trim > least and answer.trim >> 48 == least >> 48:
+            text = f"shard {request.shard}: trim {answer.trim:#x} passed a lane at {least:#x}"
+            self.history.found("trim_beyond_w", "mailbox", text)
 
     def finish(self, scene: "Scene") -> None:
         """Everything was judged as it came."""

@@ -4,6 +4,7 @@ from qim.sim.mutants import Mutant
 from tests.sim.mutants.making import LOST, mutant
 from tests.sim.mutants.rewriting import rescript, rewrite
 from tests.sim.mutants.views import views
+from tests.sim.mutants.windows import windows
 
 TWICE = {"commit_once", "effective_once", "seq_unique", "append_order"}
 """Something is committed twice, or in another order than its numbers say."""
@@ -20,6 +21,7 @@ def board() -> list[Mutant]:
         *_lanes(),
         *_edges(),
         *views(),
+        *windows(),
     ]
 
 

@@ -26,6 +26,15 @@ def rare() -> dict[str, Mutant]:
                 ("if self._nameless:", "if False:"),
             ),
         ),
+        "cursor-lost-and-anchors-kept": mutant(
+            "lost_cursor_reads_on",
+            "pipeline §6: anchors without a cursor: the disk has lost it, and the device rebuilds",
+            {"delivered"},
+            rewrite(
+                "qim.core.client.rebuilding:Rebuilding.load",
+                ("loaded.cursor is None and loaded.anchored", "False"),
+            ),
+        ),
         "gone-by-another-clock": mutant(
             "gone_is_waited_for",
             "pipeline §3.3: a miss that retention explains is a tombstone, whoever's clock let it go",
