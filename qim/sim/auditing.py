@@ -21,30 +21,47 @@ ZOMBIE_ONE_IN: Final = 3
 """Of the worlds that have faults at all."""
 STOPPED_AT: Final = ("OpenCoverage", "AdvanceCoverage", "AdvanceCoverage", "ReadFacts")
 LEASES_WAITED: Final = 3
+AMID_FAULTS_ONE_IN: Final = 2
 
 
 def audited(scene: "Scene") -> AuditReport | None:
     """Run one audit to its end inside the world; None if it never ended."""
     auditors = [node for node in scene.nodes.values() if node.role == "auditor" and node.alive]
-    if auditors:
-        served = [node for node in auditors if _machine(node).serving()]
-        return _asked(scene, (served or auditors)[-1])
-    first = _begun(scene)
+    first = next((node for node in auditors if _machine(node).serving()), None) or _begun(scene)
     draw = choose(scene.plan.seed, "audit", ("zombie",))
-    if scene.plan.profile != "calm" and draw % ZOMBIE_ONE_IN == 0:
+    if scene.plan.profile != "calm" and draw % ZOMBIE_ONE_IN == 0 and scene.audit_report is None:
         return _beside_a_zombie(scene, first, draw // ZOMBIE_ONE_IN)
     return _asked(scene, first)
 
 
+def audited_amid_faults(scene: "Scene") -> None:
+    """In some worlds somebody asks in the middle of it all, of an auditor that stays; false orphans would be violations."""
+    draw = choose(scene.plan.seed, "audit", ("amid faults",))
+    heal_ms = scene.plan.heal_ms
+    if draw % AMID_FAULTS_ONE_IN or not heal_ms:
+        return
+    scene.world.run(draw // AMID_FAULTS_ONE_IN % heal_ms)
+    if scene.world.stopped:
+        return
+    scene.count("audit.amid_faults")
+    node = _made(scene)
+    _ask(scene, node)
+
+
 def _begun(scene: "Scene") -> Node:
     """One more auditor, that holds the lease unless another one does."""
+    node = _made(scene)
+    _run(scene, LEASES_WAITED * scene.parameters.lease_ttl_ms, _machine(node).serving)
+    return node
+
+
+def _made(scene: "Scene") -> Node:
     number = 1 + sum(1 for node in scene.nodes.values() if node.role == "auditor")
     node = scene.make_node(f"auditor-{number}", "auditor")
     hosts = auditor_machines(scene, node)
     for server in scene.servers:
         server.hosts.append(hosts[0])
     node.start(hosts)
-    _run(scene, LEASES_WAITED * scene.parameters.lease_ttl_ms, _machine(node).serving)
     return node
 
 

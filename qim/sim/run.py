@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from qim.sim.auditing import audited
+from qim.sim.auditing import audited, audited_amid_faults
 from qim.sim.checkers import all_checkers
 from qim.sim.checkers.liveness import unsettled
 from qim.sim.judging import judge
@@ -49,6 +49,7 @@ def run_scene(
         return scene, report_of(scene)
     world = scene.world
     last = max((operation.at_ms for operation in plan.operations), default=0)
+    audited_amid_faults(scene)
     world.run(max(plan.heal_ms, last) + 1)
     for _ in range(AUDITS_MAX):
         _live(scene)
