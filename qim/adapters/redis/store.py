@@ -32,6 +32,7 @@ from qim.adapters.redis.outcomes import (
     ServerError,
     StoreResetError,
     TooManyInFlight,
+    wrote_nothing,
 )
 from qim.adapters.redis.scripts import load_scripts, script_hashes
 from qim.adapters.redis.startup import check_server, refusal_told_by, refuse_unsafe_elsewhere
@@ -56,19 +57,6 @@ READY_TIMEOUT_MS: Final = 10_000
 READY_LOOK_MS: Final = 250
 LOOK_AGAIN_SECONDS: Final = 0.05
 BOTH: Final = (StoreRole.MESSAGE, StoreRole.MAILBOX)
-
-# Errors after which the script surely wrote nothing: the server refuses them before the first write.
-_RAN_NOTHING: Final = {
-    "OOM": FailReason.OUT_OF_MEMORY,
-    "LOADING": FailReason.UNREACHABLE,
-    "BUSY": FailReason.OVERLOADED,
-    "MISCONF": FailReason.UNREACHABLE,
-    "READONLY": FailReason.UNREACHABLE,
-    "MASTERDOWN": FailReason.UNREACHABLE,
-    NO_SCRIPT: FailReason.UNREACHABLE,
-    "NOAUTH": FailReason.UNAUTHORISED,
-    "NOPERM": FailReason.UNAUTHORISED,
-}
 
 # The replies that name the incarnation as the script found or made it.
 _OPENED: Final = (ShardOpened, SourceOpened, ArchiveOpened, MailboxOpened, SessionOpened)
@@ -266,8 +254,9 @@ class RedisStore:
             return Failed(op=op, why=FailReason.OVERLOADED)
         if isinstance(error, NotSent):
             return Failed(op=op, why=FailReason.UNREACHABLE)
-        if isinstance(error, ServerError) and error.code in _RAN_NOTHING:
-            return Failed(op=op, why=_RAN_NOTHING[error.code])
+        reason = wrote_nothing(error) if isinstance(error, ServerError) else None
+        if reason is not None:
+            return Failed(op=op, why=reason)
         self.unknown_answers += 1
         return Unknown(op=op)
 
