@@ -38,6 +38,7 @@ from qim.core.mending.asking import (
     read,
     record_at,
 )
+from qim.core.mending.audits import end_audits
 from qim.core.mending.dead_letters import dispatched
 from qim.core.mending.source import Evidence
 from qim.core.ports.log import Append, Appended, EndsRead, LogRecord, StoredRecord, Topic
@@ -332,6 +333,7 @@ class OutboxRepair:
                 f"{min(written_over)}): a log was written to after it had lost records. Put back the log that belongs to the "
                 "store, or report it"
             )
+        yield from end_audits(self._partition, self._fresh_key)
         yield from self._pad(epoch, plan.padding)
         lost = [one.message_id() for one in found.lost if one.message_id() in bodies]
         before = [bodies[one] for one in lost if one in receipts]

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from qim.adapters.redis.scripts import load_scripts
 from qim.core.audit import OrphanKind, Verdict
+from qim.core.audit.tenure import COVERAGE
 from qim.core.contract.entities import FORMAT_VERSION, NO_SOURCE, decode_receipt
 from qim.core.contract.logvalue import (
     Dispatched,
@@ -41,8 +42,10 @@ from qim.core.ports.registry import (
     Acquire,
     BarrierRegistered,
     Denied,
+    EpochRaised,
     Granted,
     LeaseRead,
+    RaiseEpoch,
     ReadLease,
     RegisterBarrier,
     Release,
@@ -50,7 +53,8 @@ from qim.core.ports.registry import (
     Role,
 )
 from qim.core.ports.store import store_role
-from qim.core.ports.store_message import ReadVersions, VersionsRead
+from qim.core.ports.store_audit import AdvanceCoverage, OpenCoverage
+from qim.core.ports.store_message import ReadSource, ReadVersions, VersionsRead
 from qim.core.ports.store_operator import AmendSource
 from qim.sim.auditing import audited
 from qim.sim.generate import generate
@@ -95,7 +99,7 @@ class World:
         match request:
             case Append() | Fetch() | ReadEnds():
                 return self._log(request)
-            case ReadLease() | Acquire() | Release() | RegisterBarrier():
+            case ReadLease() | Acquire() | Release() | RegisterBarrier() | RaiseEpoch():
                 return self._registry(request)
             case _:
                 return self.scene.stores[store_role(request)].ask(request)
@@ -149,6 +153,9 @@ class World:
                     barrier_epoch=0,
                     barrier_offset=-1,
                 )
+            case RaiseEpoch():
+                lease.epoch = max(lease.epoch, request.above)
+                return EpochRaised(op=0)
             case RegisterBarrier():
                 lease.barriers.append((request.epoch, request.offset))
                 return BarrierRegistered(op=0)
@@ -404,6 +411,29 @@ def test_a_tail_comes_back_once_and_behind_where_it_stood(world: World, records:
     assert world.carry_out(repairing(world, number).applied()).nothing(), "once is enough"
     report = world.audit()
     assert report.verdict is Verdict.CLEAN, report.orphans
+
+
+def test_an_audit_that_began_before_a_repair_moves_no_coverage(world: World) -> None:
+    """What it judged stands elsewhere now: whatever auditor lives, its epoch is over."""
+    number = cut(world, 3)
+    lease = world.scene.registry.lease(COVERAGE)
+    epoch, before = lease.epoch, len(world.asked)
+    world.carry_out(repairing(world, number).applied())
+    late = AdvanceCoverage(
+        op=0,
+        partition=number,
+        epoch=epoch,
+        incarnation=world.answer(
+            ReadSource(op=0, partition=number, low=0, high=0, limit=1)
+        ).incarnation,
+        covered_to=1 << 40,
+        drop_facts=(),
+    )
+    fenced = world.answer(late)
+    assert isinstance(fenced, Fenced)
+    assert epoch < fenced.epoch <= lease.epoch, "the next grant is above the fence"
+    kinds = [type(one) for one in world.asked[before:]]
+    assert kinds.index(OpenCoverage) < kinds.index(Append), "before the first of it is written"
 
 
 def test_a_repair_cut_off_anywhere_is_finished_by_the_next(world: World) -> None:
