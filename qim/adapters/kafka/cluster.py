@@ -87,6 +87,11 @@ class Cluster:
         """Of connections that were cut: done when their sockets are closed."""
         self._last_good: Node | None = None
         self._doubted: Node | None = None
+        self._looks = 0
+        """Begun, answered or not."""
+        self._doubt_ends = 0
+        self.looked = 0
+        """The number of the last one that was answered."""
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._closed = False
@@ -185,13 +190,20 @@ class Cluster:
         """Soon; several of these are one."""
         self._wanted.set()
 
-    def doubt(self, node: int) -> None:
-        """It may speak from a past it slept through: ask soon, and somebody else if there is one."""
+    def doubt(self, node: int) -> int:
+        """It may speak from a past it slept through: ask soon, and somebody else if there is one.
+
+        Once ``looked`` has come to the number answered here, that was done: one under way already may be that node's own word.
+        """
         self._doubted = node
+        self._doubt_ends = self._looks + 1
         self.want_refresh()
+        return self._doubt_ends
 
     async def refresh(self) -> bool:
         """Ask now; whether somebody answered."""
+        self._looks += 1
+        look = self._looks
         try:
             answer = await self.ask_any(AskMetadata(self._names))
         except BrokerGone as error:
@@ -205,7 +217,9 @@ class Cluster:
             LOG.warning("a broker tells of the topics again")
             self.last_gone = None
         self.refreshes += 1
-        self._doubted = None
+        self.looked = look
+        if look >= self._doubt_ends:
+            self._doubted = None
         self._take(answer)
         for listener in self.on_refreshed:
             listener()

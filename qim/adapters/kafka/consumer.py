@@ -334,7 +334,7 @@ class Consumer:
             await asyncio.sleep(self._settings.stall_ms / LOOKS / 1000)
             for tail in self._tails.values():
                 if tail.waiters and tail.seated:
-                    self._reader.ends(tail.key, partial(self._compare, tail, tail.next))
+                    self._reader.ends(tail.key, partial(self._compare, tail, tail.next), sure=False)
 
     def _compare(self, tail: Tail, position: int, ends: Ends | FailReason) -> None:
         if isinstance(ends, FailReason) or tail.ends is None or self._closed:

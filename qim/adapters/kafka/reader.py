@@ -2,7 +2,9 @@
 
 Nothing is reset here. OFFSET_OUT_OF_RANGE is answered only after the ends were read too, and a position beyond the end
 of a partition with several copies only when a second look, at what the cluster says now, finds the same: a broker that
-was paused believes to lead for a moment after it wakes, and would call a healthy position lost.
+was paused believes to lead for a moment after it wakes, and would call a healthy position lost. So are the ends of such a
+partition told only once the cluster, asked afterwards, names the same leader under the same epoch: from an end that is too
+low a writer would conclude that its outbox was truncated, and stop.
 """
 
 import asyncio
@@ -13,7 +15,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from qim.adapters import breakage
-from qim.adapters.kafka.cluster import BrokerGone, Cluster, Lane
+from qim.adapters.kafka.cluster import BrokerGone, Cluster, Lane, Leader
 from qim.adapters.kafka.fetch_wire import AskFetch, FetchedPart, FetchPart
 from qim.adapters.kafka.record_batches import BatchesBroken, Decoded, decode
 from qim.adapters.kafka.settings import KIB, KafkaSettings
@@ -63,14 +65,17 @@ class _Read(Struct):
     done: ReadDone
     ready_at: float = 0.0
     seen_outside: int | None = None
-    """How often the cluster had been looked at when the offset was found beyond the end."""
+    """The look at the cluster that settles it, where the offset was found beyond the end."""
 
 
 class _Asked(Struct):
     key: tuple[str, int]
     deadline: float
     done: EndsDone
+    sure: bool
     ready_at: float = 0.0
+    seen: tuple[Ends, Leader, int] | None = None
+    """What was answered, by whom, and the look at the cluster that settles whether it led."""
 
 
 class Reader:
@@ -104,9 +109,9 @@ class Reader:
         self._reads.append(_Read(key, offset, size, self._deadline(), done))
         self._pump_soon()
 
-    def ends(self, key: tuple[str, int], done: EndsDone) -> None:
-        """Start and end of (topic name, partition)."""
-        self._asked.append(_Asked(key, self._deadline(), done))
+    def ends(self, key: tuple[str, int], done: EndsDone, *, sure: bool = True) -> None:
+        """Start and end of (topic name, partition). ``sure``: by who still led afterwards; else at once, and maybe too low."""
+        self._asked.append(_Asked(key, self._deadline(), done, sure))
         self._pump_soon()
 
     async def close(self) -> None:
@@ -170,15 +175,21 @@ class Reader:
             leader = self._cluster.leader(*one.key)
             if one.deadline <= now:
                 self._loop.call_soon(one.done, FailReason.UNREACHABLE)
-            elif leader is None or one.ready_at > now:
+            elif leader is None or one.ready_at > now or self._unsettled(one):
                 if leader is None:
                     self._cluster.want_refresh()
                 rest.append(one)
+            elif one.seen is not None and one.seen[1] == leader:
+                self._loop.call_soon(one.done, one.seen[0])
             else:
+                one.seen = None
                 asked.setdefault(leader.node, []).append(one)
         self._asked = rest
         for node, chosen in asked.items():
             self._begin(self._ask_ends(node, chosen))
+
+    def _unsettled(self, one: _Asked) -> bool:
+        return one.seen is not None and self._cluster.looked < one.seen[2]
 
     def _ready_node(self, read: _Read, now: float) -> int | None:
         leader = self._cluster.leader(*read.key)
@@ -251,7 +262,12 @@ class Reader:
     def _take(self, read: _Read, part: FetchedPart, topic_id: bytes) -> None:
         if part.error == OUT_OF_RANGE:
             self._asked.append(
-                _Asked(read.key, read.deadline, lambda ends: self._judge_outside(read, ends))
+                _Asked(
+                    read.key,
+                    read.deadline,
+                    lambda ends: self._judge_outside(read, ends),
+                    sure=False,  # what is found there is looked at twice all the same
+                )
             )
         elif part.error in UNAUTHORISED:
             read.done(FailReason.UNAUTHORISED)
@@ -290,8 +306,7 @@ class Reader:
             self._again(read, after_ms=self._settings.backoff_ms)
         elif read.offset > ends.end and not alone and not self._looked_again(read):
             if read.seen_outside is None and leader is not None:
-                read.seen_outside = self._cluster.refreshes
-                self._cluster.doubt(leader.node)
+                read.seen_outside = self._cluster.doubt(leader.node)
             self._again(read, after_ms=3 * self._settings.backoff_ms)
         else:
             self.positions_refused += 1
@@ -299,13 +314,14 @@ class Reader:
         self._pump_soon()
 
     def _looked_again(self, read: _Read) -> bool:
-        return read.seen_outside is not None and self._cluster.refreshes > read.seen_outside
+        return read.seen_outside is not None and self._cluster.looked >= read.seen_outside
 
     # ---------------------------------------------------------------- ends
 
     async def _ask_ends(self, node: int, asked: list[_Asked]) -> None:
         self._flying += len(asked)
         ids = {one.key[0]: self._cluster.topic_id(one.key[0]) for one in asked}
+        leaders = {one.key: self._cluster.leader(*one.key) for one in asked}
         found: dict[tuple[str, int], Ends] = {}
         try:
             found = await self._ends_of(node, list(dict.fromkeys(one.key for one in asked)), ids)
@@ -319,7 +335,12 @@ class Reader:
                     self._again(one, after_ms=self._settings.backoff_ms)
             self._pump_soon()
         for one in settled:
-            one.done(found[one.key])
+            leader = leaders[one.key]
+            if not one.sure or leader is None or leader.copies == 1:
+                one.done(found[one.key])
+            else:
+                one.seen = found[one.key], leader, self._cluster.doubt(leader.node)
+                self._asked.append(one)
 
     async def _ends_of(
         self, node: int, keys: list[tuple[str, int]], ids: dict[str, bytes]

@@ -30,8 +30,19 @@ class PlayedCluster:
 
     def want_refresh(self) -> None: ...
 
-    def doubt(self, node: int) -> None:
+    def doubt(self, node: int) -> int:
         self.doubted.append(node)
+        return self.looked + 1
+
+    @property
+    def looked(self) -> int:
+        return self.refreshes
+
+    def refreshed(self) -> None:
+        """Somebody told who leads."""
+        self.refreshes += 1
+        for listener in self.on_refreshed:
+            listener()
 
     async def ask(self, node: int, lane: Lane, request: Any) -> Any:
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

@@ -2,12 +2,22 @@
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from qim.adapters.kafka.log import KafkaLog
 from qim.adapters.start_refused import StartRefused
-from qim.core.ports.log import Appended, Fetch, Fetched, StoredRecord, Topic
+from qim.core.ports.log import (
+    Appended,
+    EndsRead,
+    Fetch,
+    Fetched,
+    ReadEnds,
+    StoredRecord,
+    Topic,
+)
 from tests.adapters.log.append_load import Load
 from tests.adapters.log.kafka_asked import KafkaAsked
 from tests.adapters.log.logs import Asker
@@ -91,6 +101,15 @@ class Follower:
                 await self._moved.wait()
 
 
+async def ends_by(log: KafkaLog) -> EndsRead:
+    """Of outbox 0."""
+    answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    log.submit(ReadEnds(op=1, topic=Topic.OUTBOX, partition=0), answered.set_result)
+    answer = await answered
+    assert isinstance(answer, EndsRead), answer
+    return answer
+
+
 def test_the_leader_killed_under_load_loses_and_doubles_nothing(
     three: KafkaCluster, kafka: KafkaAsked
 ) -> None:
@@ -110,11 +129,16 @@ def test_the_leader_asleep_and_awake_as_a_zombie(three: KafkaCluster, kafka: Kaf
     load, follower = Load(kafka), Follower(kafka)
     kafka.run(load.until(100))
     leader = leader_of(three, kafka)
+    # Of a process that slept as long: it knows no other leader, and asks by itself in ten minutes.
+    old = KafkaLog(replace(kafka.settings, identity_ms=600_000), kafka.loop)
+    kafka.run(old.start())
     leader.pause()
     try:
         kafka.run(load.until(250))
     finally:
         leader.resume()
+    assert kafka.run(ends_by(old)).end >= 250, "not the end at which the zombie fell asleep"
+    kafka.run(old.close())
     kafka.run(load.until(400))
     kafka.run(load.stop())
     end = Asker(kafka).ends().end

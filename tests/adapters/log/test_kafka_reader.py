@@ -223,7 +223,63 @@ def test_ends_of_a_topic_that_is_made_anew_meanwhile_are_not_mixed(stage: Stage)
     stage.ends(0, 9)
     assert stage.told == [], "asked under the one, answered under the other"
     stage.ends(0, 2)
+    stage.cluster.refreshed()
+    stage.until(1)
     assert stage.told == [Ends(topic_id=b"u" * 16, start=0, end=2)]
+
+
+# ------------------------------------------------------------ ends
+
+
+def test_ends_of_who_led_before_it_slept_are_not_told(stage: Stage) -> None:
+    """A resumed leader answers what stood when it was paused; the cluster, asked afterwards, names another."""
+    stage.reader.ends(KEY, stage.told.append)
+    stage.ends(0, 4)
+    assert (stage.told, stage.cluster.doubted) == ([], [1]), "not by its own word"
+    stage.cluster.led = Leader(2, 1, 3)
+    stage.cluster.refreshed()
+    stage.ends(0, 10)
+    assert (stage.told, stage.cluster.doubted) == ([], [1, 2])
+    stage.cluster.refreshed()
+    stage.until(1)
+    assert stage.told == [Ends(topic_id=TOPIC_ID, start=0, end=10)]
+
+
+def test_ends_of_a_leader_that_was_elected_again_are_asked_again(stage: Stage) -> None:
+    """The same broker, another leadership: what it said belongs to the one before."""
+    stage.reader.ends(KEY, stage.told.append)
+    stage.ends(0, 4)
+    stage.cluster.led = Leader(1, 2, 3)
+    stage.cluster.refreshed()
+    stage.ends(0, 5)
+    stage.cluster.refreshed()
+    stage.until(1)
+    assert stage.told == [Ends(topic_id=TOPIC_ID, start=0, end=5)]
+
+
+def test_ends_of_a_single_copy_are_told_at_once(stage: Stage) -> None:
+    stage.cluster.led = Leader(1, 0, 1)
+    stage.reader.ends(KEY, stage.told.append)
+    stage.ends(0, 4)
+    assert stage.told == [Ends(topic_id=TOPIC_ID, start=0, end=4)]
+    assert stage.cluster.doubted == []
+
+
+def test_ends_that_need_not_be_sure_are_told_at_once(stage: Stage) -> None:
+    stage.reader.ends(KEY, stage.told.append, sure=False)
+    stage.ends(0, 4)
+    assert stage.told == [Ends(topic_id=TOPIC_ID, start=0, end=4)]
+
+
+def test_ends_that_nobody_confirms_are_unreachable_in_time() -> None:
+    stage = Stage(fetch_patience_ms=200)
+    stage.reader.ends(KEY, stage.told.append)
+    stage.ends(0, 4)
+    try:
+        stage.until(1)
+        assert stage.told == [FailReason.UNREACHABLE]
+    finally:
+        stage.close()
 
 
 def test_closing_answers_what_waits() -> None:
@@ -385,6 +441,28 @@ def test_who_is_doubted_is_asked_last(cluster: Cluster) -> None:
     assert cluster._candidates()[0] == 2
     cluster.doubt(2)
     assert cluster._candidates()[-1] == 2
+
+
+def test_a_look_under_way_settles_no_doubt(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be the doubted one's own word; the look begun afterwards goes to another."""
+    cluster._take(metadata(5, 2))
+    asked: list[Any] = []
+
+    async def ask(node: Any, lane: Lane, request: Any) -> Any:
+        asked.append(node)
+        if len(asked) == 1:
+            needed.append(cluster.doubt(2))
+        return metadata(5, 2)
+
+    needed: list[int] = []
+    cluster._last_good = 2
+    monkeypatch.setattr(cluster, "ask", ask)
+    for settled in (False, True):
+        assert cluster._loop.run_until_complete(cluster.refresh())
+        assert (cluster.looked >= needed[0]) is settled
+    assert asked[0] == 2 and asked[1] != 2
 
 
 def test_a_broker_that_is_not_there_is_surely_not_reached(cluster: Cluster) -> None:
