@@ -16,6 +16,8 @@ from chaos.proxy import Proxy
 from chaos.reports import report_of
 from chaos.scene import LogEnd
 from chaos.stores import StoreReader
+from qim.adapters.cassandra import CassandraArchive
+from qim.adapters.cassandra.settings import settings_from
 from qim.adapters.etcd import EtcdRegistry
 from qim.adapters.kafka.log import KafkaLog
 from qim.adapters.redis.address import StoreAddress
@@ -24,6 +26,7 @@ from qim.adapters.start_refused import StartRefused
 from qim.core.audit import AuditReport
 from qim.core.ports.completion import StoreRole
 from qim.core.ports.log import EndsRead, Fetch, Fetched, ReadEnds, StoredRecord, Topic
+from qim.services.routing import Port
 from tests.integration.cluster.cluster import LISTENERS, SECRET, Cluster
 from tests.integration.cluster.role_process import RoleProcess
 from tests.integration.testbed.redis import RedisServer
@@ -129,6 +132,7 @@ class ClusterDeployment:
         self._log: KafkaLog | None = None
         self._known: dict[tuple[Topic, int], list[StoredRecord]] = {}
         self.registry: EtcdRegistry | None = None
+        self._archive: CassandraArchive | None = None
         self._looks = 0
 
     async def start(self) -> None:
@@ -143,7 +147,9 @@ class ClusterDeployment:
         await self.registry.start()
 
     async def close(self) -> None:
-        """Both connections."""
+        """Every connection."""
+        if self._archive is not None:
+            await self._archive.close()
         if self._log is not None:
             await self._log.close()
         if self.registry is not None:
@@ -198,6 +204,19 @@ class ClusterDeployment:
         finally:
             await store.close()
 
+    @property
+    def tiered(self) -> bool:
+        """History moves into Cassandra."""
+        return bool(self.cluster.roles("archiver"))
+
+    async def ask_archive(self, request: Any) -> Any:
+        """On a session that is opened with the first question."""
+        if self._archive is None:
+            loop = asyncio.get_running_loop()
+            self._archive = CassandraArchive(settings_from(self.cluster.settings()), loop)
+            await self._archive.start()
+        return await _answered(self._archive, request)
+
     async def audit(self) -> AuditReport:
         """By an auditor's process."""
         return report_of(await asyncio.to_thread(self.cluster.audited))
@@ -219,6 +238,10 @@ class ClusterDeployment:
 
     async def _ask_log(self, request: Any) -> Any:
         assert self._log is not None, "not started"
-        answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._log.submit(request, answered.set_result)
-        return await asyncio.wait_for(answered, ANSWER_SECONDS)
+        return await _answered(self._log, request)
+
+
+async def _answered(port: Port, request: Any) -> Any:
+    answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    port.submit(request, answered.set_result)
+    return await asyncio.wait_for(answered, ANSWER_SECONDS)

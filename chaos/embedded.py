@@ -78,6 +78,15 @@ class EmbeddedDeployment:
         found: bytes = await self._with_store(named)
         return found
 
+    @property
+    def tiered(self) -> bool:
+        """History stays hot here."""
+        return False
+
+    async def ask_archive(self, request: Any) -> Any:
+        """There is none."""
+        raise AssertionError(request)
+
     async def audit(self) -> AuditReport:
         """By the running server."""
         return await asyncio.to_thread(self._audit)

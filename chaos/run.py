@@ -10,7 +10,8 @@ from typing import Final, Protocol
 
 from msgspec import Struct
 
-from chaos.scene import Deployment, Judged, RealScene, judge, visible_now
+from chaos.archived import archive_differences
+from chaos.scene import Deployment, Judged, RealScene, judge, true_now, visible_now
 from qim.core.audit import AuditReport, Verdict
 from qim.sim.faults import Fault, tag_of
 from qim.sim.plan import Plan
@@ -73,7 +74,7 @@ class ChaosRun:
         self._ask_users = ask_users
         self._injected: dict[str, int] = {}
         self._looked: dict[str, int] = {}
-        self._false: list[tuple[str, str, str]] = []
+        self._found: list[tuple[str, str, str]] = []
 
     async def run(self) -> RunReport:
         """All of it."""
@@ -94,6 +95,9 @@ class ChaosRun:
             if self._ask_users is not None:
                 told = await self._ask_users(scene, await visible_now(scene))
             judged = await judge(scene, audit, told, ending=True)
+            if self._deployment.tiered:
+                ask = self._deployment.ask_archive
+                self._found += await archive_differences(await true_now(scene), ask)
             differences = await self._differences()
             return self._report(judged, audit, differences)
         finally:
@@ -120,7 +124,7 @@ class ChaosRun:
             told = "none" if report is None else str(report.verdict)
             self._looked[told] = self._looked.get(told, 0) + 1
             if report is not None and report.verdict is Verdict.ORPHANS:
-                self._false.append(("audit_amid_faults", "auditor", str(report.orphans[0])))
+                self._found.append(("audit_amid_faults", "auditor", str(report.orphans[0])))
             await asyncio.sleep(AUDIT_EVERY_SECONDS)
 
     async def _settle(self) -> None:
@@ -151,7 +155,7 @@ class ChaosRun:
         self, judged: Judged, audit: AuditReport, differences: tuple[str, ...]
     ) -> RunReport:
         found = [(one.check, one.role, one.detail) for one in judged.findings]
-        violations = (*self._false, *found)
+        violations = (*self._found, *found)
         clean = audit.verdict is Verdict.CLEAN
         return RunReport(
             seed=self.plan.seed,

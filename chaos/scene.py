@@ -33,6 +33,7 @@ from qim.sim.checkers.visibility import Visibility
 from qim.sim.history import Checker, Finding, History
 from qim.sim.localstore import Device
 from qim.sim.log import Partition
+from qim.sim.oracle import Oracle
 from qim.sim.plan import Plan
 from qim.sim.told import Told
 from qim.sim.visible import Visible
@@ -77,6 +78,12 @@ class Deployment(Protocol):
     async def ask_store(self, role: StoreRole, request: Any) -> Any: ...
 
     async def incarnation(self, role: StoreRole) -> bytes: ...
+
+    @property
+    def tiered(self) -> bool: ...
+
+    async def ask_archive(self, request: Any) -> Any:
+        """Of a deployment that is ``tiered``."""
 
     async def audit(self) -> AuditReport: ...
 
@@ -217,11 +224,16 @@ def _refused(devices: Iterable[Device]) -> dict[str, int]:
     return {ErrorCode(code).name: count for code, count in sorted(codes.items())}
 
 
-async def visible_now(scene: RealScene) -> Visible:
-    """What users may see, by the logs as they stand."""
+async def true_now(scene: RealScene) -> Oracle:
+    """By the logs as they stand."""
     history = History(scene.plan.topology.shards, lambda: scene.world.now)
     await _feed_logs(scene, history)
-    return Visible(history.oracle)
+    return history.oracle
+
+
+async def visible_now(scene: RealScene) -> Visible:
+    """What users may see."""
+    return Visible(await true_now(scene))
 
 
 async def _feed_logs(scene: RealScene, history: History) -> dict[tuple[Topic, int], Partition]:
