@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from qim.core.audit import AuditFinished, AuditReport, AuditRequested, Verdict
-from qim.core.audit.reads import CoverageOf, describe
+from qim.core.audit.reads import CoverageOf, OpeningOf, describe
 from qim.core.contract.entities import CommitAuditFact, CommitState, encode_receipt
 from qim.core.machine import Ms
 from qim.core.ports.completion import (
@@ -506,6 +506,7 @@ def test_a_reset_that_answers_nothing_begins_anew_only_what_was_begun(toy: Toy) 
 
 def test_every_purpose_has_words() -> None:
     assert describe(CoverageOf(3)) == "coverage of outbox 3"
+    assert describe(OpeningOf(3)) == "opening of the coverage of outbox 3"
 
 
 # ------------------------------------------------------------ runs

@@ -174,6 +174,16 @@ def test_what_the_driver_keeps_back_is_not_asked_again(toy: Toy) -> None:
     assert kept(toy)
 
 
+def test_what_the_driver_kept_back_of_an_older_epoch_ends_no_newer_one(toy: Toy) -> None:
+    zombie = Zombie(toy, OpenCoverage)
+    (late,) = [one for one in zombie.held if isinstance(one, OpenCoverage) and one.partition == 0]
+    zombie.held = [one for one in zombie.held if not isinstance(one, OpenCoverage)]
+    kept_back = Failed(op=late.op, why=FailReason.LEASE_LOST)
+    said = zombie.wakes(GONE, toy.held(), kept_back)
+    assert verdicts(said) == [Verdict.CLEAN]
+    assert zombie.machine.serving() == 1
+
+
 @pytest.mark.parametrize("kind", [OpenCoverage, AdvanceCoverage])
 def test_what_may_still_be_applied_belongs_to_an_epoch_that_is_over(toy: Toy, kind: type) -> None:
     """It could land after a later run has found an orphan, and take its evidence."""
