@@ -35,7 +35,10 @@ FORGETTING: Final = (
 UNPROVED: Final = (
     "ScyllaDB, Cassandra below 4.0, a node that is down, or a user that may not read system_views"
 )
-LOOK: Final = "see that cassandra.yaml (scylla.yaml) of each says `commitlog_sync: batch`"
+LOOK: Final = (
+    "GRANT SELECT ON KEYSPACE system_views TO the archive's user, or see that cassandra.yaml (scylla.yaml) of each says "
+    "`commitlog_sync: batch`"
+)
 
 
 class NodeSync(Struct, frozen=True, kw_only=True):

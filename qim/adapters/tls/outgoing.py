@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from qim.adapters.reporting import SILENT, Reporting
-from qim.adapters.tls.pair import Leaf, load_authorities, load_own, pair_of
+from qim.adapters.tls.pair import Leaf, load_own, pair_of, unreadable
 from qim.adapters.tls.reload import Reloadable
 
 
@@ -85,13 +85,21 @@ def read_outgoing(files: OutgoingFiles) -> tuple[Outgoing, dict[str, Leaf]]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if files.ca:
-        load_authorities(context, Path(files.ca), ca_name)
+        _trust(context, files.ca, ca_name)
     else:
         context.load_default_certs()
     leaves = {} if pair is None else {"client": load_own(context, pair)}
     found = (_bytes_of(path) for path in (files.ca, files.certificate, files.key))
     ca, certificate, key = found
     return Outgoing(context=context, ca=ca, certificate=certificate, key=key), leaves
+
+
+def _trust(context: ssl.SSLContext, path: str, name: str) -> None:
+    # Not read by the library for our own: a system's bundle may hold what that finds unlawful.
+    try:
+        context.load_verify_locations(cafile=path)
+    except OSError as error:  # ssl.SSLError is one
+        raise unreadable(Path(path), name, error.strerror or str(error)) from None
 
 
 def _bytes_of(path: str) -> bytes:

@@ -119,7 +119,7 @@ def _load(context: ssl.SSLContext, pair: TlsPair, chain: tuple[x509.Certificate,
                 expected="the unencrypted key it was made for",
             ) from None
         except (OSError, _Encrypted) as error:
-            raise _unreadable(pair.key, pair.names[1], str(error)) from None
+            raise unreadable(pair.key, pair.names[1], str(error)) from None
 
 
 def load_authorities(context: ssl.SSLContext, path: Path, name: str) -> None:
@@ -128,7 +128,7 @@ def load_authorities(context: ssl.SSLContext, path: Path, name: str) -> None:
     try:
         context.load_verify_locations(cafile=path)
     except (OSError, ssl.SSLError) as error:
-        raise _unreadable(path, name, str(error)) from None
+        raise unreadable(path, name, str(error)) from None
 
 
 def read_certificates(path: Path, name: str) -> list[x509.Certificate]:
@@ -136,9 +136,9 @@ def read_certificates(path: Path, name: str) -> list[x509.Certificate]:
     try:
         return x509.load_pem_x509_certificates(path.read_bytes())
     except OSError as error:
-        raise _unreadable(path, name, error.strerror or str(error)) from None
+        raise unreadable(path, name, error.strerror or str(error)) from None
     except ValueError as error:
-        raise _unreadable(path, name, f"no PEM certificate: {error}") from None
+        raise unreadable(path, name, f"no PEM certificate: {error}") from None
 
 
 class _Encrypted(Exception):
@@ -175,7 +175,8 @@ def _refused(code: str, pair: TlsPair, *, got: str, expected: str) -> StartRefus
     )
 
 
-def _unreadable(path: Path, name: str, why: str) -> StartRefused:
+def unreadable(path: Path, name: str, why: str) -> StartRefused:
+    """A file that can't be used at all."""
     return StartRefused(
         "tls_file_unreadable",
         f"{name} ({path})",

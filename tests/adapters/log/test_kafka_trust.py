@@ -24,6 +24,7 @@ from tests.integration.testbed.kafka import KafkaBroker
 
 pytestmark = [pytest.mark.servers, pytest.mark.xdist_group("kafka")]
 
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 
 
@@ -66,12 +67,14 @@ class Trusted:
         self.broker = KafkaBroker(
             folder / "broker",
             secure={
-                "sasl.enabled.mechanisms": "PLAIN",
+                "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
+                "listener.name.secure.scram-sha-256.sasl.jaas.config": f"{SCRAM} required;",
                 "listener.name.secure.plain.sasl.jaas.config": f'{PLAIN} required user_qim="right";',
                 "ssl.keystore.type": "PEM",
                 "ssl.keystore.certificate.chain": chain,
                 "ssl.keystore.key": key,
             },
+            scram=["SCRAM-SHA-256=[name=qim,password=salted]"],
         )
 
     def fields(self, **more: Any) -> dict[str, Any]:
@@ -93,8 +96,15 @@ def trusted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trusted]:
     chosen.broker.kill()
 
 
-def test_everything_goes_over_tls_with_a_name_and_password(trusted: Trusted) -> None:
-    kafka = KafkaAsked(trusted.broker.secure_address, **trusted.fields())
+@pytest.mark.parametrize(
+    ("mechanism", "password"),
+    [("PLAIN", "right"), ("SCRAM-SHA-256", "salted")],
+)
+def test_everything_goes_over_tls_with_a_name_and_password(
+    trusted: Trusted, mechanism: str, password: str
+) -> None:
+    told = trusted.fields(sasl_mechanism=mechanism, sasl_password=password)
+    kafka = KafkaAsked(trusted.broker.secure_address, **told)
     try:
         asker = Asker(kafka)
         assert isinstance(asker.append(b"a"), Appended)
@@ -110,7 +120,12 @@ def test_everything_goes_over_tls_with_a_name_and_password(trusted: Trusted) -> 
     ("wrong", "named"),
     [
         ({"sasl_password": "wrong"}, "SaslAuthenticationFailed"),
-        ({"sasl_mechanism": "SCRAM-SHA-256"}, "UnsupportedSaslMechanism"),
+        ({"sasl_mechanism": "SCRAM-SHA-256"}, "SaslAuthenticationFailed"),
+        (
+            {"sasl_mechanism": "SCRAM-SHA-256", "sasl_username": "mallory"},
+            "SaslAuthenticationFailed",
+        ),
+        ({"sasl_mechanism": "SCRAM-SHA-512"}, "UnsupportedSaslMechanism"),
         ({"ssl_context": ssl.create_default_context()}, "CERTIFICATE_VERIFY_FAILED"),
     ],
 )

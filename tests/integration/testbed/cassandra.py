@@ -9,10 +9,11 @@ import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import indent
 from typing import Final
 
 from tests.integration.testbed.maven_jars import jars_of
-from tests.integration.testbed.server_process import ServerProcess, free_port
+from tests.integration.testbed.server_process import ServerProcess, accepts, free_port
 
 HEAP: Final = "512m"
 START_SECONDS_MAX: Final = 240.0
@@ -92,6 +93,24 @@ auto_bootstrap: false
 """
 SYNCS: Final = {"batch": "batch", "periodic": "periodic\ncommitlog_sync_period: 10000ms"}
 """What a node does before it confirms: batch waits for its disk, periodic (Cassandra's default) for nothing."""
+SECURE: Final = """\
+authenticator: PasswordAuthenticator
+authorizer: CassandraAuthorizer
+role_manager: CassandraRoleManager
+permissions_validity: 0ms
+roles_validity: 0ms
+client_encryption_options:
+  enabled: true
+  optional: false
+  require_client_auth: false
+  ssl_context_factory:
+    class_name: org.apache.cassandra.security.PEMBasedSslContextFactory
+    parameters:
+      private_key: |
+{pem}
+"""
+ROLE_MADE: Final = b"Created default superuser role"
+"""cassandra, cassandra; nobody can log in before."""
 LOGGING: Final = """\
 <configuration>
   <appender name="OUT" class="ch.qos.logback.core.ConsoleAppender">
@@ -114,7 +133,9 @@ class CassandraNode:
         number: int = 0,
         of: int = 1,
         sync: str = "batch",
+        secure: bytes | None = None,
     ) -> None:
+        """``secure``: PEM of key and chain; clients then need TLS, and the name and password ``cassandra``."""
         self.host = f"127.0.0.{number + 1}"
         self.port = port
         self.address = f"{self.host}:{port}"
@@ -132,15 +153,19 @@ class CassandraNode:
                 directory=directory,
                 sync=SYNCS[sync],
             )
+            + ("" if secure is None else SECURE.format(pem=indent(secure.decode(), " " * 8)))
         )
         (directory / "logback.xml").write_text(LOGGING)
         self.process = ServerProcess(
             f"cassandra-{number}",
             self._command(jars_of("cassandra")),
             directory,
-            ready=lambda: serves_cql(self.host, port),
+            ready=lambda: serves_cql(self.host, port) if secure is None else self._lets_in(),
             seconds_max=START_SECONDS_MAX,
         )
+
+    def _lets_in(self) -> bool:
+        return accepts(self.port) and ROLE_MADE in self.process.log_path.read_bytes()
 
     def _command(self, jars: Path) -> list[str]:
         directory = self._directory

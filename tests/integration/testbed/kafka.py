@@ -86,7 +86,8 @@ rootLogger.appenderRef.out.ref=out
 class KafkaBroker:
     """One broker that is a controller too. ``settings`` go over those of the test bed, by their Kafka names.
 
-    ``secure``: settings of a second listener, SASL over TLS, at ``secure_address``.
+    ``secure``: settings of a second listener, SASL over TLS, at ``secure_address``. ``scram``: what the storage is formatted
+    with, each as `SCRAM-SHA-256=[name=…,password=…]`: the brokers keep such users in their metadata.
     """
 
     def __init__(
@@ -98,7 +99,9 @@ class KafkaBroker:
         controllers: Sequence[int] = (),
         settings: Mapping[str, str] | None = None,
         secure: Mapping[str, str] | None = None,
+        scram: Sequence[str] = (),
     ) -> None:
+        self._scram = tuple(scram)
         self.number = number
         self.port = port or free_port()
         self.address = f"127.0.0.1:{self.port}"
@@ -144,6 +147,7 @@ class KafkaBroker:
             return
         command = self._java("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID)
         command += ["-c", str(self._directory / "server.properties")]
+        command += [part for user in self._scram for part in ("--add-scram", user)]
         ended = subprocess.run(
             command, capture_output=True, text=True, timeout=FORMAT_SECONDS_MAX, check=False
         )
