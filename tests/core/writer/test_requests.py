@@ -5,9 +5,9 @@ import pytest
 
 from qim.core.contract.entities import ConversationKind, MembershipOp
 from qim.core.contract.errors import ErrorCode
-from qim.core.contract.rpc import AskHistory, AskWatermark, Refused
+from qim.core.contract.rpc import AskWatermark, Refused
 from qim.core.ports.completion import Unknown
-from qim.core.ports.local import DrainRequested, LeaseGone, LeaseHeld
+from qim.core.ports.local import DrainRequested, LeaseGone
 from qim.core.ports.log import Append
 from qim.core.ports.registry import Resource, Role
 from qim.core.ports.store_message import (
@@ -20,21 +20,9 @@ from qim.core.ports.store_message import (
     VersionMoved,
 )
 from qim.core.writer import WriterConfig
-from tests.core.writer.scene import HOUR_MS, SHARD, WALL, Scene, actor, chat, cmid
+from tests.core.writer.scene import HOUR_MS, SHARD, WALL, Scene, actor, chat
 
 ONE = {"outbox_partition_count": 1}
-
-
-def ask_nobody(number: int) -> AskHistory:
-    """A question about a conversation that doesn't exist."""
-    return AskHistory(
-        rid=10_000 + number,
-        actor=actor(1),
-        conversation_id=b"\x01" * 16,
-        anchor=0,
-        direction=0,
-        limit=0,
-    )
 
 
 BAD_SENDS: list[tuple[dict[str, object], ErrorCode]] = [
@@ -274,132 +262,6 @@ def test_messages_that_are_no_questions_are_counted_and_ignored() -> None:
     assert not scene.answers
 
 
-# ---------------------------------------------------------------- bounds
-
-
-def test_the_queue_is_bounded_by_count_and_by_bytes() -> None:
-    scene = Scene(WriterConfig(**ONE, commits_max=2))
-    rids = [scene.send(1, 2) for _ in range(3)]
-    refused = scene.said(rids[2])
-    assert isinstance(refused, Refused)
-    assert refused.code == ErrorCode.UNAVAILABLE
-    assert refused.retry_after_ms > 0
-    scene.settle()
-    assert scene.sent(rids[0]).conversation_seq == 1
-    assert scene.sent(rids[1]).conversation_seq == 2
-    small = Scene(WriterConfig(**ONE, commit_bytes_max=1000))
-    small.send(1, 2, body=b"x" * 800)
-    assert small.refused(small.send(1, 2)) is ErrorCode.UNAVAILABLE
-
-
-def test_waiting_requests_are_bounded_and_answered_ones_make_room() -> None:
-    scene = Scene(WriterConfig(**ONE, waiting_requests_max=2))
-    scene.send(1, 2)
-    scene.settle()
-    stuck = scene.send(3, 4)
-    scene.until(Append)
-    scene.now += 1
-    assert scene.said(scene.send(5, 6)) is None
-    scene.now += 1
-    assert scene.refused(scene.send(7, 8)) is ErrorCode.UNAVAILABLE
-    assert scene.refused(scene.send(7, 8)) is ErrorCode.UNAVAILABLE
-    assert scene.said(stuck) is None
-
-
-def test_intents_do_not_pile_up_behind_a_log_that_stands() -> None:
-    scene = Scene(WriterConfig(**ONE, unappended_max=1))
-    scene.send(1, 2)
-    append = scene.until(Append)
-    scene.send(1, 2)
-    scene.answer()
-    scene.send(1, 2)
-    assert not scene.inflight
-    scene.step(scene.carry_out(append))
-    scene.settle()
-    assert len(scene.effective()) == 3
-
-
-def test_batches_are_bounded_by_items_and_bytes() -> None:
-    scene = Scene(WriterConfig(**ONE, reserve_items_max=2, append_records_max=1, mark_items_max=1))
-    rids = [scene.send(1, 2) for _ in range(6)]
-    scene.settle()
-    assert [scene.sent(rid).conversation_seq for rid in rids] == [1, 2, 3, 4, 5, 6]
-    big = Scene(WriterConfig(**ONE, reserve_bytes_max=1000, append_bytes_max=1000))
-    rids = [big.send(1, 2, body=b"x" * 600) for _ in range(4)]
-    while big.inflight:
-        question = big.inflight[0]
-        if isinstance(question, ReserveAndRecord):
-            assert len(question.items) == 1
-        if isinstance(question, Append):
-            assert len(question.records) == 1
-        big.answer()
-    assert [big.sent(rid).conversation_seq for rid in rids] == [1, 2, 3, 4]
-
-
-def test_appends_are_bounded_by_bytes() -> None:
-    scene = Scene(WriterConfig(**ONE, append_bytes_max=2000))
-    rids = [scene.send(1, 2, body=b"x" * 600) for _ in range(6)]
-    sizes = []
-    while scene.inflight:
-        if isinstance(scene.inflight[0], Append):
-            sizes.append(len(scene.inflight[0].records))
-        scene.answer()
-    assert max(sizes) == 2
-    assert [scene.sent(rid).conversation_seq for rid in rids] == [1, 2, 3, 4, 5, 6]
-
-
-def test_answered_waiters_do_not_pile_up() -> None:
-    scene = Scene()
-    stuck = scene.send(1, 1)  # the front of the line stays, those behind it are answered
-    reserve = scene.until(ReserveAndRecord)
-    scene.step(Unknown(op=reserve.op))
-    for number in range(2000):
-        scene.receive(ask_nobody(number))
-        scene.settle()
-    assert scene.said(stuck) is None
-    assert scene.writer.deadline() is not None
-
-
-# ---------------------------------------------------------------- admission
-
-
-def test_a_device_has_its_rate_and_forgotten_keys_start_full() -> None:
-    scene = Scene(
-        WriterConfig(**ONE, device_rate_per_s=1, device_burst_max=1, admission_keys_max=1)
-    )
-    scene.send(1, 2)
-    assert scene.refused(scene.send(1, 3)) is ErrorCode.RATE_LIMITED
-    assert scene.said(scene.send(2, 3)) is None
-    assert scene.said(scene.send(1, 4)) is None  # its bucket made room for the other device's
-
-
-def test_a_conversation_and_a_tenant_have_their_rates() -> None:
-    scene = Scene(WriterConfig(**ONE, conversation_rate_per_s=10, conversation_burst_max=2))
-    rids = [scene.send(1, 2) for _ in range(3)]
-    refused = scene.said(rids[2])
-    assert isinstance(refused, Refused)
-    assert (refused.code, refused.retry_after_ms) == (ErrorCode.RATE_LIMITED, 100)
-    other = scene.send(1, 3)
-    assert scene.said(other) is None
-    scene.advance(100)
-    assert scene.said(scene.send(1, 2)) is None
-    tenant = Scene(WriterConfig(**ONE, tenant_rate_per_s=1, tenant_burst_max=1))
-    tenant.send(1, 2)
-    assert tenant.refused(tenant.send(3, 4)) is ErrorCode.RATE_LIMITED
-    assert tenant.said(tenant.send(3, 4, actor=actor(3, "other"))) is None
-
-
-def test_a_refused_rate_costs_no_seq() -> None:
-    scene = Scene(WriterConfig(**ONE, conversation_rate_per_s=1, conversation_burst_max=1))
-    scene.send(1, 2)
-    scene.send(1, 2)
-    scene.settle()
-    scene.advance(1000)
-    rid = scene.send(1, 2)
-    scene.settle()
-    assert scene.sent(rid).conversation_seq == 2
-
-
 # ---------------------------------------------------------------- members and versions
 
 
@@ -451,78 +313,6 @@ def test_a_moved_version_is_frozen_again_at_most_three_times() -> None:
 
 
 # ---------------------------------------------------------------- clocks
-
-
-def test_a_clock_far_ahead_of_the_logs_refuses_and_recovers() -> None:
-    scene = Scene()
-    scene.wall_offset += 6 * 60_000
-    ahead = scene.send(1, 2)
-    scene.settle()
-    assert scene.sent(ahead)  # the append that told us
-    assert scene.counts["clock_refused"] == 1
-    refused = scene.send(1, 2)
-    scene.settle()
-    assert scene.refused(refused) is ErrorCode.UNAVAILABLE
-    again = scene.send(1, 2, number=ahead)
-    scene.settle()
-    assert scene.sent(again).message_id == scene.sent(ahead).message_id
-    scene.wall_offset = WALL
-    scene.advance(scene.config.clock_probe_ms)
-    scene.settle()
-    assert scene.counts["shard_refresh.clock_probe"] == 1
-    rid = scene.send(1, 2)
-    scene.settle()
-    assert scene.sent(rid).message_id > scene.sent(ahead).message_id
-
-
-def test_a_slow_answer_is_no_fast_clock() -> None:
-    scene = Scene()
-    rid = scene.send(1, 2)
-    append = scene.until(Append)
-    answer = scene.carry_out(append)
-    scene.now += 60 * 60_000  # the process was paused
-    scene.step(answer)
-    assert "clock_refused" not in scene.counts
-    assert scene.said(rid) is None or isinstance(scene.said(rid), Refused)
-
-
-def test_another_instance_lease_gives_other_ids_that_still_rise() -> None:
-    scene = Scene()
-    first = scene.send(1, 2)
-    scene.settle()
-    instance = Resource(role=Role.INSTANCE, number=0x1234)
-    scene.step(
-        LeaseHeld(resource=instance, epoch=0x50007, barrier_epoch=0, barrier_offset=-1, wall=WALL)
-    )
-    other = Resource(role=Role.MAILBOX, number=0)
-    scene.step(LeaseHeld(resource=other, epoch=3, barrier_epoch=0, barrier_offset=-1, wall=WALL))
-    scene.step(LeaseGone(resource=instance))
-    second = scene.send(1, 2)
-    scene.settle()
-    earlier, later = scene.sent(first).message_id, scene.sent(second).message_id
-    assert later > earlier
-    assert later[8:12] == bytes.fromhex("12340007")
-
-
-def test_ids_rise_though_the_wall_clock_steps_back() -> None:
-    scene = Scene()
-    rids = []
-    for step_ms in (0, -5_000, -86_400_000, 1_000, 0):
-        scene.wall_offset = WALL + step_ms
-        rids.append(scene.send(1, 2))
-        scene.settle()
-    ids = [scene.sent(rid).message_id for rid in rids]
-    assert ids == sorted(set(ids))
-
-
-def test_trace_is_the_head_of_the_dedupe_key() -> None:
-    scene = Scene()
-    scene.send(1, 2, number=5)
-    scene.settle()
-    record = scene.effective()[0]
-    assert record.client_message_id == cmid(5)
-    assert {trace for trace, _ in scene.stages} == {record.trace_id}
-    assert scene.traces == [(record.trace_id,)]
 
 
 def test_a_kind_of_conversation_that_takes_no_sends() -> None:
