@@ -20,6 +20,9 @@ LOOK_MS: Final = 20
 ZOMBIE_ONE_IN: Final = 3
 """Of the worlds that have faults at all."""
 STOPPED_AT: Final = ("OpenCoverage", "AdvanceCoverage", "AdvanceCoverage", "ReadFacts")
+DOWN_MS: Final = 700
+DEATH_MS: Final = 2_500
+"""Until a kill at an order has found its order, or waited in vain, and the process is up again."""
 LEASES_WAITED: Final = 3
 AMID_FAULTS_ONE_IN: Final = 2
 
@@ -35,7 +38,7 @@ def audited(scene: "Scene") -> AuditReport | None:
 
 
 def audited_amid_faults(scene: "Scene") -> None:
-    """In some worlds somebody asks in the middle of it all, of an auditor that stays; false orphans would be violations."""
+    """In some worlds somebody asks in the middle of it all; a false orphan would be a violation. Half of these die of it."""
     draw = choose(scene.plan.seed, "audit", ("amid faults",))
     heal_ms = scene.plan.heal_ms
     if draw % AMID_FAULTS_ONE_IN or not heal_ms:
@@ -46,6 +49,10 @@ def audited_amid_faults(scene: "Scene") -> None:
     scene.count("audit.amid_faults")
     node = _made(scene)
     _ask(scene, node)
+    draw //= AMID_FAULTS_ONE_IN * heal_ms
+    # Whoever is to die in the faults must not die in the audit after them.
+    if draw % 2 and scene.world.now + DEATH_MS < heal_ms:
+        scene.kill(node.name, draw // 2, DOWN_MS, STOPPED_AT[draw // 2 % len(STOPPED_AT)])
 
 
 def _begun(scene: "Scene") -> Node:

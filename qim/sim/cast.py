@@ -75,6 +75,8 @@ def parameters(plan: "Plan") -> Parameters:
 
 def service_machines(scene: "Scene", node: Node) -> list[Host]:
     """The hosts of a new process of ``node``'s role."""
+    if node.role == "auditor":
+        return auditor_machines(scene, node)
     machine = _MAKERS[node.role](scene, node)
     host = _host(scene, node, node.role, machine)
     scene.network.addresses[node.name] = host
