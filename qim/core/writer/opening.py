@@ -169,6 +169,7 @@ class Opening:
         self._orders.clock.compare(pending.asked_wall, answer.append_time)
         walk = shard.walk
         walk.barrier = answer.offsets[0]
+        walk.barrier_time = answer.append_time
         walk.fetched = walk.applied
         op = self._orders.next_op()
         request = RegisterBarrier(
@@ -272,7 +273,8 @@ class Opening:
             shard=shard.number,
             epoch=shard.epoch,
             incarnation=shard.incarnation,
-            now_wall=orders.clock.wall(orders.now),
+            # A clock ahead would leave out commits that their clients may still repeat.
+            now_wall=min(orders.clock.wall(orders.now), shard.walk.barrier_time),
             applied_from=shard.walk.applied,
             applied_to=to,
             filter_epoch=shard.walk.filter.epoch,

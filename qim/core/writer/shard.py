@@ -57,6 +57,7 @@ class Walk:
         "applied",
         "barrier",
         "barrier_due",
+        "barrier_time",
         "fetched",
         "filter",
         "finished",
@@ -74,6 +75,8 @@ class Walk:
         self.applied = 0
         self.fetched = 0
         self.barrier = -1
+        self.barrier_time = 0
+        """When the log took it, by the log's own clock: ms."""
         self.whole = False
         """The store was told that all before the barrier is in it."""
         self.filter = EffectiveFilter(0)

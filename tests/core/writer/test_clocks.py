@@ -2,10 +2,13 @@
 
 from qim.core.contract.errors import ErrorCode
 from qim.core.contract.rpc import Refused
+from qim.core.ports.completion import StoreReset, StoreRole
 from qim.core.ports.local import LeaseGone, LeaseHeld
 from qim.core.ports.log import Append
 from qim.core.ports.registry import Resource, Role
 from tests.core.writer.scene import WALL, Scene, cmid
+
+HOUR_MS = 3_600_000
 
 
 def test_a_clock_far_ahead_of_the_logs_refuses_and_recovers() -> None:
@@ -78,3 +81,25 @@ def test_trace_is_the_head_of_the_dedupe_key() -> None:
     assert record.client_message_id == cmid(5)
     assert {trace for trace, _ in scene.stages} == {record.trace_id}
     assert scene.traces == [(record.trace_id,)]
+
+
+def test_an_open_under_a_fast_clock_restores_what_clients_may_repeat() -> None:
+    """By its own clock the first send is hours past its window; by the log's its client still tries: a cmid commits once, ever."""
+    scene = Scene()
+    not_after = scene.wall() + 3_500_000
+    scene.send(1, 2, number=7, not_after=not_after)
+    scene.settle()
+    scene.restart_store(-1)
+    scene.wall_offset += 4 * HOUR_MS
+    scene.send(5, 6, number=1)
+    scene.step(StoreReset(op=None, store=StoreRole.MESSAGE))
+    scene.settle()
+    assert scene.counts["clock_refused"] == 1
+    scene.wall_offset -= 4 * HOUR_MS
+    for pause_ms in (1_000, scene.config.clock_probe_ms, 5_000):
+        scene.advance(pause_ms)
+        scene.settle()
+    again = scene.send(1, 2, number=7, not_after=not_after)
+    scene.settle()
+    assert scene.sent(again).conversation_seq == 1
+    assert [one.conversation_seq for one in scene.effective() if one.sender_id == 1] == [1]
