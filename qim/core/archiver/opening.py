@@ -23,12 +23,14 @@ Stop = tuple[str, str] | None
 
 
 def open_archive(orders: Orders, partition: Partition, choose: Choose) -> None:
-    """Raise the fence and ask for the position."""
-    key = (partition.number, partition.epoch)
+    """Raise the fence and ask for the position. Each try brings its own key: a keyspace emptied between two tries of one
+    epoch would otherwise be marked alike twice, and pass for one incarnation."""
+    op = orders.op(What.OPEN, partition)
+    key = (partition.number, partition.epoch, op)
     entropy = [choose("archiver.fresh_key", (*key, half)) for half in (0, 1)]
     orders.give(
         OpenArchive(
-            op=orders.op(What.OPEN, partition),
+            op=op,
             partition=partition.number,
             epoch=partition.epoch,
             fresh_key=H("qim.incarnation", "archiver", *key, *entropy),

@@ -7,6 +7,7 @@ No wall time decides anything: a consumer that stays behind makes its range INCO
 """
 
 from enum import IntEnum
+from functools import partial
 from typing import Any
 
 from qim.core.audit.reads import (
@@ -120,7 +121,8 @@ class Cuts:
             return
         self._run.epoch = self._tenure.epoch
         for cut in self._run.partitions:
-            self._reads.ask(self._tenure.opening(cut.number), OpeningOf(cut.number))
+            order = partial(self._tenure.opening, cut.number)
+            self._reads.ask_anew(order, OpeningOf(cut.number))
 
     def _look(self, at: Ms) -> None:
         self._looks += 1

@@ -5,6 +5,7 @@ records: what was asked, and for what (``Purpose``); whoever asked takes the ans
 """
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -156,12 +157,16 @@ def describe(purpose: Purpose) -> str:
 
 
 class Read(Struct):
-    """One question and how often it was asked."""
+    """One question and how often it was asked; ``order`` makes the request of an op."""
 
-    request: Any
+    order: Callable[[int], Any]
     purpose: Purpose
     attempts: int = 0
     sent_at: Ms = 0
+
+
+def _same(request: Any) -> Callable[[int], Any]:
+    return lambda op: msgspec.structs.replace(request, op=op)
 
 
 class Reads:
@@ -193,11 +198,15 @@ class Reads:
 
     def ask(self, request: Any, purpose: Purpose) -> None:
         """Queue a request; its op is ignored."""
-        self._waiting.append(Read(request=request, purpose=purpose))
+        self.ask_anew(_same(request), purpose)
+
+    def ask_anew(self, order: Callable[[int], Any], purpose: Purpose) -> None:
+        """Queue a request of which each try is made anew, of its op."""
+        self._waiting.append(Read(order=order, purpose=purpose))
 
     def ask_at(self, at: Ms, request: Any, purpose: Purpose) -> None:
         """Queue a request that is sent at ``at`` at the earliest."""
-        self._later.append((at, Read(request=request, purpose=purpose)))
+        self._later.append((at, Read(order=_same(request), purpose=purpose)))
 
     def send(self, now: Ms) -> list[Any]:
         """The requests to give to the driver now."""
@@ -210,7 +219,7 @@ class Reads:
             self.sent += 1
             read.sent_at = now
             self._inflight[self._op] = read
-            effects.append(msgspec.structs.replace(read.request, op=self._op))
+            effects.append(read.order(self._op))
         return effects
 
     def purpose(self, op: int) -> Purpose | None:

@@ -24,13 +24,14 @@ class Tenure:
         self._choose = choose
         self.epoch = 0
 
-    def opening(self, partition: int) -> OpenCoverage:
-        """The request that raises the fence of a partition; its op is ignored."""
+    def opening(self, partition: int, op: int) -> OpenCoverage:
+        """The request that raises the fence of a partition. Each try brings its own key: a keyspace emptied between two tries
+        of one epoch would otherwise be marked alike twice, and pass for one incarnation."""
         assert self.epoch > 0
-        key = (partition, self.epoch)
+        key = (partition, self.epoch, op)
         entropy = [self._choose("audit.fresh_key", (*key, half)) for half in (0, 1)]
         return OpenCoverage(
-            op=0,
+            op=op,
             partition=partition,
             epoch=self.epoch,
             fresh_key=H("qim.incarnation", "auditor", *key, *entropy),

@@ -101,7 +101,7 @@ class SessionProjection:
             self._take(now, event)
         for number, what in self._timers.due(now):
             self._touched[number] = None
-            self._orders.repeat(What[what], self._shards[number])
+            self._again(self._shards[number], What[what])
         self._writers.expire(now)
         self._listing.expire()
         self._questions.expire()
@@ -296,6 +296,14 @@ class SessionProjection:
                 stop = self._flow.on_answer(now, shard, what, event)
                 if stop is not None:
                     self._stop(shard, stop)
+
+    def _again(self, shard: Shard, what: What) -> None:
+        """The same request, but for an Open: that one brings another key."""
+        if what is What.OPEN:
+            del shard.requests[what]
+            opening.open_session(self._orders, shard, self._choose)
+        else:
+            self._orders.repeat(what, shard)
 
     # ------------------------------------------------------------ leases
 

@@ -23,11 +23,13 @@ def stop(shard: Shard, feed: Feed, detail: str) -> Violation:
 
 
 def open_session(orders: Orders, shard: Shard, choose: Choose) -> None:
-    """Raise the fence and ask for both positions."""
-    key = (shard.number, shard.epoch)
+    """Raise the fence and ask for both positions. Each try brings its own key: a keyspace emptied between two tries of one
+    epoch would otherwise be marked alike twice, and pass for one incarnation."""
+    op = orders.op(What.OPEN, shard)
+    key = (shard.number, shard.epoch, op)
     entropy = [choose("session.fresh_key", (*key, half)) for half in (0, 1)]
     request = OpenSession(
-        op=orders.op(What.OPEN, shard),
+        op=op,
         shard=shard.number,
         epoch=shard.epoch,
         fresh_key=H("qim.incarnation", "session", *key, *entropy),

@@ -70,6 +70,18 @@ def test_records_are_archived_before_the_position_moves() -> None:
     assert (scene.offsets(), scene.watermark(), scene.rows.positions) == ([0, 1, 2], 3, {0: 3})
 
 
+def test_every_try_to_open_brings_another_key() -> None:
+    scene = Scene(filled(1))
+    scene.grant()
+    keys: list[bytes] = []
+    for outcome in (unknown, failed, unknown):
+        (opening,) = scene.taken(OpenArchive)
+        keys.append(opening.fresh_key)
+        scene.give(outcome(opening.op))
+        scene.tick(2_000)
+    assert len(set(keys)) == 3, "the same entropy each time"
+
+
 def test_rows_are_what_the_log_holds() -> None:
     scene = running(filled(2))
     first, second = scene.archived()

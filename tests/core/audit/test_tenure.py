@@ -88,6 +88,20 @@ def test_the_fence_of_every_partition_stands_before_a_fact_is_read(toy: Toy) -> 
     assert toy.sources[0].covered_to == 3
 
 
+def test_every_try_to_open_brings_another_key(toy: Toy) -> None:
+    def trouble(request: Any) -> Any:
+        tries = asked(toy, OpenCoverage)
+        return (
+            Unknown(op=request.op) if isinstance(request, OpenCoverage) and len(tries) < 5 else None
+        )
+
+    toy.trouble = trouble
+    assert toy.audit().verdict is Verdict.CLEAN
+    tries = asked(toy, OpenCoverage)
+    assert len(tries) > len(toy.sources)
+    assert len({one.fresh_key for one in tries}) == len(tries), "the same entropy each time"
+
+
 def test_without_a_lease_it_looks_and_moves_nothing(toy: Toy) -> None:
     toy.leasing = False
     auditor = toy.auditor()

@@ -275,6 +275,47 @@ def test_a_store_that_was_emptied_is_filled_again_from_the_logs(noticed: bool) -
     assert flags[names[1]] == StateFlag.PINNED
 
 
+def test_every_try_to_open_brings_another_key() -> None:
+    scene = Scene()
+    opens: list[OpenSession] = []
+
+    def faulty(effect: Any) -> str | None:
+        if isinstance(effect, OpenSession):
+            opens.append(effect)
+            return ("unknown", "failed", None)[min((len(opens) - 1) // SHARDS, 2)]
+        return None
+
+    scene.fault = faulty
+    scene.run(1_000)
+    assert scene.machine.serving() == SHARDS
+    assert len(opens) == 3 * SHARDS
+    assert len({one.fresh_key for one in opens}) == len(opens), "the same entropy each time"
+
+
+def test_an_open_that_lands_late_in_an_emptied_store_marks_another_incarnation() -> None:
+    """An empty answer of ReadSessions would pass for the list of somebody who has no conversation."""
+    scene = Scene()
+    name = scene.group(1, EVERYONE)
+    scene.say(name, 2)
+    late: list[OpenSession] = []
+
+    def faulty(effect: Any) -> str | None:
+        if isinstance(effect, OpenSession) and len(late) < SHARDS:
+            late.append(effect)
+            return "lost"
+        return None
+
+    scene.fault = faulty
+    scene.run(1_000)
+    assert shown(scene.pages(1)) == scene.expected(1, {})
+    scene.keyspace.flush()
+    for effect in late:
+        scene.outside(effect)
+    scene.page(1)
+    scene.run(1_000)
+    assert shown(scene.pages(1)) == scene.expected(1, {})
+
+
 def test_a_message_store_that_was_reset_drops_what_came_from_it() -> None:
     scene = Scene()
     name = scene.group(1, EVERYONE)
