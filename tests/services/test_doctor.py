@@ -52,7 +52,6 @@ class Process:
             health=self.health.healthz,
             ready=self.health.readyz,
             live=self.health.livez,
-            actions={},
         )
 
     def findings(self) -> list[Finding]:
@@ -317,3 +316,27 @@ def test_servers_that_are_not_there_are_named_each_with_its_command(
     assert {"writer", "fanout", "mailbox", "session", "archiver", "gateway"} <= set(subjects)
     assert "redis-cli ping" in {one["do"] for one in found}
     assert all(one["do"] for one in found if one["state"] != "ok")
+
+
+def test_what_a_start_may_serve_with_is_a_warning_with_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of an archive whose nodes don't tell how they confirm."""
+    from qim.services.cluster.adapters import Opened
+    from qim.services.doctor import cluster
+    from qim.services.roles import ServiceRole
+
+    async def archive_alone(_: object, role: ServiceRole, *__: object) -> Opened:
+        if role is not ServiceRole.ARCHIVER:
+            raise StartRefused("other", "it", got="gone", expected="there", command="start it")
+        opened = Opened()
+        opened.advice.append(("commitlog_sync of a:1 is not provable", "see to scylla.yaml"))
+        return opened
+
+    monkeypatch.setattr(cluster, "open_adapters", archive_alone)
+    config = tmp_path / "qim.toml"
+    config.write_text(WHOLE)
+    main(["doctor", "--config", str(config), "--json"])
+    found = json.loads(capsys.readouterr().out)["findings"]
+    (told,) = [one for one in found if "commitlog_sync" in one["found"]]
+    assert (told["state"], told["do"]) == ("warn", "see to scylla.yaml")
