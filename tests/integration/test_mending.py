@@ -213,10 +213,15 @@ def test_rubbish_stays_a_dead_letter(run: Any) -> None:
 
 
 def forget_dispatch_log(ground: Ground) -> None:
+    forget(ground, Topic.DISPATCH)
+
+
+def forget(ground: Ground, topic: Topic) -> None:
+    """It is made anew at the next start: another topic id, from offset 0."""
     ground.log(
-        ("DELETE FROM record WHERE topic = 'dispatch'", ()),
-        ("DELETE FROM span WHERE topic = 'dispatch'", ()),
-        ("DELETE FROM topic WHERE name = 'dispatch'", ()),
+        ("DELETE FROM record WHERE topic = ?", (topic.value,)),
+        ("DELETE FROM span WHERE topic = ?", (topic.value,)),
+        ("DELETE FROM topic WHERE name = ?", (topic.value,)),
     )
 
 
@@ -329,6 +334,36 @@ def test_an_outbox_without_its_tail_is_filled_up_from_hot_store_and_facts(run: A
             (more,) = await running.say(b"and on it goes")
             assert (await running.heard(more.message_id, b"third"))[-1] == b"and on it goes"
             assert (await running.audited()).verdict is Verdict.CLEAN
+
+    run(case)
+
+
+# ------------------------------------------------------------ both logs, one after the other
+
+
+def test_a_bump_and_then_a_repair_of_what_no_audit_has_seen(run: Any) -> None:
+    """Both topics are lost. What was delivered before the bump is published again behind the bump's mark."""
+
+    async def case(ground: Ground) -> None:
+        async with ground.serving() as running:
+            acks = await running.say(*(b"delivered %d" % n for n in range(6)))
+            await running.heard(acks[-1].message_id)
+            await running.until(lambda: passed_by_fanout(running, acks[-1]))
+        forget(ground, Topic.DISPATCH)
+        await bumped(ground, sorted({shard_of(user, 4) for user in (ALICE, BOB)}))
+        forget(ground, Topic.OUTBOX)
+        async with ground.parts() as (server, _):
+            done = [await server.mender.repair_outbox(number, apply=True) for number in (0, 1)]
+            assert sum(one.lost_dispatched for one in done) == 6
+        async with ground.serving() as running:
+            (more,) = await running.say(b"and on it goes")
+            assert await running.heard(more.message_id) == [b"and on it goes"]
+            report = await running.audited()
+            assert (report.verdict, report.orphans) == (Verdict.CLEAN, ())
+            assert running.observer.healthy
+            client = await RawClient.log_in(running.target, BOB)
+            assert len(await client.history(acks[0].conversation_id)) == 7
+            await client.close()
 
     run(case)
 

@@ -123,7 +123,7 @@ class _Judgement:
     def _redriven(self, receipt: FanoutAuditReceipt) -> None:
         """The audience can't be recomputed: that the named dispatches stand is all there is to see."""
         for at in receipt.shards:
-            self._dispatch(at, receipt.message_id)
+            self._dispatch(receipt, at)
 
     def _places(self, receipt: FanoutAuditReceipt, targets: Targets) -> None:
         named = [at.shard for at in receipt.shards]
@@ -134,20 +134,20 @@ class _Judgement:
         unjudged: _Unjudged | None = None
         for at in receipt.shards:
             try:
-                self._place(at, targets[at.shard])
+                self._place(receipt, at, targets[at.shard])
             except _Unjudged as reason:
                 unjudged = reason
         if unjudged is not None:
             raise unjudged
 
-    def _place(self, at: ReceiptShard, users: tuple[int, ...]) -> None:
+    def _place(self, receipt: FanoutAuditReceipt, at: ReceiptShard, users: tuple[int, ...]) -> None:
         assert self._item.entry is not None
         record = self._item.entry.record
         if at.digest != expected_digest(record, users):
             detail = "the receipt's digest is not that of its record"
             self._finding(OrphanKind.WRONG_DIGEST, detail, at.shard)
             return
-        if not self._dispatch(at, record.message_id) or self._before_bump(at):
+        if not self._dispatch(receipt, at) or self._before_bump(receipt, at):
             return
         shard = self._run.shards[at.shard]
         if not shard.passed(at.offset):
@@ -156,12 +156,12 @@ class _Judgement:
             for user in users:
                 self._entry(at, record, user)
 
-    def _dispatch(self, at: ReceiptShard, message_id: bytes) -> bool:
+    def _dispatch(self, receipt: FanoutAuditReceipt, at: ReceiptShard) -> bool:
         """Whether the right dispatch stands there, or stood before retention took it; findings otherwise."""
         if not 0 <= at.shard < len(self._run.shards):
             self._finding(OrphanKind.WRONG_SHARD_SET, f"there is no shard {at.shard}", at.shard)
             return False
-        if self._before_bump(at):
+        if self._before_bump(receipt, at):
             return True
         stored = self._evidence.lookup.get(Topic.DISPATCH, at.shard, at.offset)
         if at.offset < self._run.shards[at.shard].start or stored is Absence.TRIMMED:
@@ -175,7 +175,7 @@ class _Judgement:
         missing = OrphanKind.RECORD_WITHOUT_DISPATCH
         if not isinstance(read, Dispatched):
             self._finding(missing, f"nothing readable {where}", at.shard)
-        elif read.dispatch.dispatch_id != dispatch_id(message_id, at.shard):
+        elif read.dispatch.dispatch_id != dispatch_id(receipt.message_id, at.shard):
             self._finding(missing, f"another dispatch {where}", at.shard)
         elif materialisation_digest(read.dispatch) != at.digest:
             self._finding(OrphanKind.WRONG_DIGEST, f"the dispatch {where}", at.shard)
@@ -183,9 +183,10 @@ class _Judgement:
             return True
         return False
 
-    def _before_bump(self, at: ReceiptShard) -> bool:
+    def _before_bump(self, receipt: FanoutAuditReceipt, at: ReceiptShard) -> bool:
+        """The mark counts offsets as they were when it was dispatched: a repair moves records, not when they came."""
         shard = self._run.shards[at.shard]
-        return shard.before_bump(self._window.cut.number, self._item.offset)
+        return shard.before_bump(self._window.cut.number, receipt.dispatched_under())
 
     def _progress(self, at: ReceiptShard, users: tuple[int, ...]) -> bool:
         """A progress mark that still stands must agree; its absence means nothing."""

@@ -181,10 +181,11 @@ class OutboxWalk:
                 continue
             if item.entry is not None:
                 item.targets = evidence.versions.targets(item.entry.record)
+            source = receipt.dispatched_under()
             for place in receipt.shards:
                 if not 0 <= place.shard < len(evidence.run.shards):
                     continue
-                if evidence.run.shards[place.shard].before_bump(window.cut.number, item.offset):
+                if evidence.run.shards[place.shard].before_bump(window.cut.number, source):
                     continue
                 window.needed[place.shard] = max(window.needed.get(place.shard, -1), place.offset)
                 marks.setdefault(place.shard, []).append(

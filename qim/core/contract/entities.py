@@ -207,6 +207,12 @@ class FanoutAuditReceipt(Struct, frozen=True, array_like=True, kw_only=True, gc=
     message_id: bytes
     source_epoch: int
     shards: tuple[ReceiptShard, ...]
+    moved_from: int = -1
+    """The source_offset under which it was dispatched, where a repair published its record elsewhere; -1: this one."""
+
+    def dispatched_under(self) -> int:
+        """What its dispatches name as their source, and what a bumped shard's mark counts (pipeline.md §7)."""
+        return self.source_offset if self.moved_from < 0 else self.moved_from
 
 
 class CommitAuditFact(Struct, frozen=True, array_like=True, kw_only=True, gc=False):

@@ -418,7 +418,9 @@ class OutboxRepair:
             if receipt is None:
                 bare.append((offset, stored.value))
             else:
-                told = msgspec.structs.replace(receipt, source_offset=offset)
+                told = msgspec.structs.replace(
+                    receipt, source_offset=offset, moved_from=receipt.dispatched_under()
+                )
                 moved.append((offset, encode_receipt(told)))
         opened = yield from source.opened(partition, self._fresh_key)
         to = yield from source.position_at(Topic.OUTBOX, partition, log.end)

@@ -296,6 +296,33 @@ def test_what_was_materialised_before_its_shard_epoch_was_raised_is_covered_by_i
     assert report.records > len(before)
 
 
+def test_a_record_that_a_repair_moved_is_still_of_before_the_bump(toy: Toy) -> None:
+    """The mark of shard 1 counts offsets as they were dispatched; the record stands above it since its outbox was repaired."""
+    sent = toy.send()
+    mark = sent.offset + 1
+    moved_to = toy.publish(sent.record)
+    toy.outbox().spoil(sent.offset, barrier_value(1))
+    source = toy.sources[0]
+    before = decode_receipt(source.receipts.pop(sent.offset))
+    told = replace(before, source_offset=moved_to, moved_from=before.dispatched_under())
+    source.receipts[moved_to] = encode_receipt(told)
+    source.checkpoint = moved_to + 1
+    source.lost = ((sent.offset, mark),)
+    fact = source.facts[sent.record.message_id]
+    source.facts[sent.record.message_id] = replace(fact, outbox_offset=moved_to)
+    toy.logs[Topic.DISPATCH, 1] = Log()
+    box = toy.boxes[1]
+    box.rows.clear()
+    box.progress.clear()
+    box.watermark = box.trim = (2 << 48) - 1
+    box.redo = ((0, mark),)
+    report = toy.audit()
+    assert (report.verdict, report.orphans) == (Verdict.CLEAN, ())
+    again = replace(told, source_offset=moved_to, moved_from=-1)
+    source.receipts[moved_to] = encode_receipt(again)
+    assert only(toy.audit()).kind is OrphanKind.RECORD_WITHOUT_DISPATCH, "one dispatched since"
+
+
 def test_a_dispatch_nobody_can_read(toy: Toy) -> None:
     offset = toy.dispatch(2).append(GARBAGE, b"m" * 16)
     assert orphans(toy.audit()) == [(OrphanKind.DEAD_LETTERED, -1, offset, 2)]

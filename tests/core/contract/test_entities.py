@@ -129,3 +129,12 @@ def test_what_is_stored_lists_its_fields_in_this_order() -> None:
     for kind in arrays:
         assert kind.__struct_config__.array_like, kind
         assert kind.__struct_config__.frozen, kind
+
+
+def test_a_receipt_of_before_there_were_repairs_was_never_moved() -> None:
+    receipt = FanoutAuditReceipt(source_offset=7, message_id=b"m" * 16, source_epoch=1, shards=())
+    fields = msgspec.msgpack.decode(encode_receipt(receipt))
+    assert decode_receipt(msgspec.msgpack.encode(fields[:-1])) == receipt
+    assert receipt.dispatched_under() == 7
+    moved = msgspec.structs.replace(receipt, source_offset=90, moved_from=7)
+    assert decode_receipt(encode_receipt(moved)).dispatched_under() == 7

@@ -496,3 +496,24 @@ def test_what_was_dispatched_archived_and_audited_needs_no_second_life(world: Wo
     assert partition.end >= stood
     assert world.carry_out(repairing(world, number).planned()).nothing()
     assert world.audit().verdict is Verdict.CLEAN
+
+
+def test_a_bump_and_then_a_repair_leave_no_orphan_that_is_none(world: World) -> None:
+    """The records a bumped shard had materialised stand above its mark now: their receipts say under which they came."""
+    for (topic, _), partition in world.scene.log.partitions.items():
+        if topic is Topic.DISPATCH:
+            partition.records.clear()
+            partition.topic_id = b"made anew"
+    partitions = len(world.scene.log.partitions) - 2 * world.shards()
+    more: dict[str, Any] = {"owner": "op", "address": "op", "fresh_key": KEY}
+    bumped = [
+        world.carry_out(bump.applied()).applied
+        for bump in (Bump(number, partitions, **more) for number in range(world.shards()))
+        if not world.carry_out(bump.planned()).whole
+    ]
+    assert any(bumped)
+    number = cut(world, 6)
+    done = world.carry_out(repairing(world, number).applied())
+    assert done.lost_dispatched, "some were passed by fanout before the bump"
+    report = world.audit()
+    assert report.verdict is not Verdict.ORPHANS, report.orphans
