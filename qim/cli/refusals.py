@@ -7,7 +7,7 @@ from qim.adapters.embedded.private_valkey import PrivateValkeyFailed
 from qim.adapters.embedded.server_binary import NoServerBinary
 from qim.adapters.embedded.sqlite_registry import SharedNumbersDiffer
 from qim.adapters.embedded.stale_server import StaleServerRemains
-from qim.adapters.redis.connection import HandshakeRefused
+from qim.adapters.redis.first_exchange import HandshakeRefused
 from qim.adapters.redis.scripts import ScriptsMissing
 from qim.adapters.start_refused import StartRefused
 from qim.core.contract.params import ParametersInvalid

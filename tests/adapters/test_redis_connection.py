@@ -18,6 +18,7 @@ from qim.adapters.embedded.private_valkey import PrivateValkey
 from qim.adapters.redis.address import StoreAddress
 from qim.adapters.redis.blocking import BlockingConnection
 from qim.adapters.redis.connection import ConnectionConfig, RedisConnection
+from qim.adapters.redis.first_exchange import QUESTIONS
 from qim.adapters.redis.layout import INCARNATION_KEY, Call
 from qim.adapters.redis.outcomes import (
     NotConnected,
@@ -66,7 +67,7 @@ def ask(store: PrivateValkey, *command: bytes) -> object:
 
 
 def made(path: Path, **limits: int) -> RedisConnection:
-    config = ConnectionConfig(address=StoreAddress(unix_path=str(path)), **limits)  # type: ignore[arg-type]
+    config = ConnectionConfig(address=StoreAddress(unix_path=str(path)), **limits)
     return RedisConnection(config, scripts=SCRIPTS, hashes=HASHES)
 
 
@@ -201,9 +202,11 @@ def test_the_first_exchange_tells_run_and_incarnation(store: PrivateValkey) -> N
 
     async def run() -> None:
         async with opened(store.socket_path) as connection:
-            assert connection.run_id == store.run_id.encode()
+            run_id, _, history = connection.run_id.partition(b".")
+            assert run_id == store.run_id.encode()
+            assert history in str(ask(store, b"INFO", b"replication")).encode()
             assert connection.incarnation_key == b"i" * 16
-            assert b"run_id:" + connection.run_id in connection.info_text
+            assert b"run_id:" + run_id in connection.facts.info
 
     asyncio.run(run())
 
@@ -238,10 +241,8 @@ def test_every_connection_asks_for_run_and_incarnation_before_anything_else() ->
             await connection.close()
         assert len(server.connections) >= 10
         for asked_there in server.connections:
-            assert (
-                asked_there[:6]
-                == [b"AUTH", b"INFO", b"INFO", b"GET", b"SCRIPT", b"SCRIPT"][: len(asked_there)]
-            )
+            first = [b"AUTH", *(question[0] for question in QUESTIONS), b"SCRIPT", b"SCRIPT"]
+            assert asked_there[: len(first)] == first[: len(asked_there)]
 
     asyncio.run(run())
 
@@ -343,7 +344,8 @@ def test_a_server_killed_under_load_answers_reply_lost_and_the_next_run_is_notic
                 await connection.call(b"PING")
             second = PrivateValkey.start(directory)
             await connection.ready(READY_MS)
-            assert connection.run_id == second.run_id.encode() != run_id
+            assert connection.run_id.startswith(second.run_id.encode() + b".")
+            assert connection.run_id != run_id
             assert seen == [(connection.run_id, b"")]
             with pytest.raises(StoreResetError):
                 await connection.call(b"INCR", b"n0", run_id=run_id)

@@ -9,9 +9,8 @@ import pytest
 
 from qim.adapters.redis.address import StoreAddress
 from qim.adapters.redis.connection import ConnectionConfig, RedisConnection
-from qim.adapters.redis.outcomes import (
-    ReplyLost,
-)
+from qim.adapters.redis.first_exchange import QUESTIONS
+from qim.adapters.redis.outcomes import ReplyLost
 from tests.adapters.test_redis_connection import HASHES, SCRIPTS, made, opened, until
 
 Talk = Callable[[hiredis.Reader, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -23,9 +22,10 @@ async def served(path: Path, talk: Talk, run_ids: Sequence[bytes] = (b"a" * 40,)
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         commands = hiredis.Reader()
         info = b"run_id:" + run_ids[-1] + b"\r\n"
-        for _ in range(3):
+        answers = {b"INFO": b"$%d\r\n%b\r\n" % (len(info), info), b"CONFIG": b"*0\r\n"}
+        for question in QUESTIONS:
             await asked(commands, reader)
-        writer.write(b"$%d\r\n%b\r\n" % (len(info), info) + b"$0\r\n\r\n$-1\r\n")
+            writer.write(answers.get(bytes(question[0]), b"$-1\r\n"))  # type: ignore[arg-type]
         for name in SCRIPTS:
             await asked(commands, reader)
             writer.write(b"$40\r\n%b\r\n" % HASHES[name])

@@ -2,12 +2,14 @@
 
 What it adds to the bytes (reply_pipeline.py):
 
-- The first exchange of EVERY new connection reads the server's run id and the value of ``qim:incarnation`` and loads the
-  scripts; only then is a call let through. A call that names another run id is refused unsent (pipeline.md §0). Nor is
-  one let through before the server writes into a file that this run began (append_only_file.py).
-- An open connection looks at ``qim:incarnation`` again and again. So a keyspace emptied or replaced under the same run id
-  (FLUSHALL, a replica that synchronised) is told to those who ask nothing for hours, and a peer that vanished without a
-  word is an overdue reply within ``look_ms`` + ``call_timeout_ms`` however quiet it was.
+- The first exchange of EVERY new connection reads which history the server writes on (first_exchange.py), its settings and
+  the value of ``qim:incarnation``, and loads the scripts; only then is a call let through. A call that names another
+  history is refused unsent (pipeline.md §0). Nor is one let through before the server writes into a file that this run
+  began (append_only_file.py), or while it has settings that a start would have refused.
+- An open connection looks at both again and again. So a keyspace emptied or replaced under the same run id (FLUSHALL, a
+  failover and back) is told to those who ask nothing for hours, and a peer that vanished without a word is an overdue
+  reply within ``look_ms`` + ``call_timeout_ms`` however quiet it was. A reply that says the server is no master ends the
+  connection at once.
 - A lost connection answers what was under way with ReplyLost and never sends anything again by itself: repeating a
   script after a lost reply would apply it twice. Only a call the server answered with NOSCRIPT, which therefore did not
   run, is sent again after loading the script.
@@ -18,7 +20,8 @@ What it adds to the bytes (reply_pipeline.py):
 import asyncio
 import random
 import ssl
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import hiredis
@@ -28,6 +31,17 @@ from qim.adapters import breakage
 from qim.adapters.redis import append_only_file
 from qim.adapters.redis.address import StoreAddress
 from qim.adapters.redis.blocking import parse_info
+from qim.adapters.redis.first_exchange import (
+    INFO_REPLICATION,
+    QUESTIONS,
+    Greeting,
+    HandshakeRefused,
+    ServerFacts,
+    accepted,
+    greeting,
+    run_of,
+    told_of_its_role,
+)
 from qim.adapters.redis.layout import INCARNATION_KEY, Call
 from qim.adapters.redis.outcomes import (
     CallFailed,
@@ -37,10 +51,13 @@ from qim.adapters.redis.outcomes import (
     TooManyInFlight,
 )
 from qim.adapters.redis.reply_pipeline import Outcome, ReplyPipeline
+from qim.adapters.start_refused import StartRefused
 
 Command = tuple[bytes | int | str, ...]
 IncarnationChanged = Callable[[bytes, bytes], None]
-"""Told the present run id and value of ``qim:incarnation``."""
+"""Told the present run and value of ``qim:incarnation``."""
+Judge = Callable[[ServerFacts], object]
+"""Raises StartRefused for a server that a start would have refused."""
 
 NO_SCRIPT: Final = "NOSCRIPT"
 SCRIPT_LOADS_MAX: Final = 3
@@ -58,10 +75,6 @@ class ConnectionConfig(Struct, frozen=True, kw_only=True):
     inflight_calls_max: int = 16_384
     buffered_bytes_max: int = 64 << 20
     look_ms: int = 1_000
-
-
-class HandshakeRefused(Exception):
-    """The server answered the first exchange with an error (it is still loading, wants a password, …)."""
 
 
 class RedisConnection:
@@ -85,11 +98,13 @@ class RedisConnection:
         self._connected = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self.run_id = b""
-        """Of the server last connected to; b"" before the first."""
+        """The history of the server last connected to (first_exchange.py); b"" before the first."""
         self.incarnation_key = b""
         """``qim:incarnation`` as it was last seen; b"" for an unmarked keyspace."""
-        self.info_text = b""
-        """INFO server of the present connection, as it came."""
+        self.facts = ServerFacts(info=b"", settings={})
+        """Of the server last connected to."""
+        self.judge: Judge = _taken
+        """Asked at every further connection: a server that came back with other settings is none to write to."""
         self.last_failure = ""
         self.connections_made = 0
         self.scripts_reloaded = 0
@@ -213,14 +228,14 @@ class RedisConnection:
         failures = 0
         while True:
             try:
-                pipeline, info, marker = await self._connect()
+                pipeline, greeted = await self._connect()
             except TimeoutError:
                 self.last_failure = "no answer to the first exchange"
             except (OSError, HandshakeRefused) as error:
                 self.last_failure = str(error) or type(error).__name__
             else:
                 failures = 0
-                self._enter(pipeline, info, marker)
+                self._enter(pipeline, greeted)
                 self._leave(await self._watch(pipeline))
             failures += 1
             await asyncio.sleep(self._backoff_s(failures))
@@ -238,19 +253,38 @@ class RedisConnection:
         return pipeline.lost.result()
 
     def look(self) -> None:
-        """Ask which incarnation stands, unless that question is under way."""
+        """Ask which history and incarnation stand, unless that question is under way."""
         pipeline = self._pipeline
         if pipeline is None or not pipeline.usable or self._looking:
             return
         self._looking = True
-        (future,) = pipeline.send([_pack(b"GET", INCARNATION_KEY)])
-        future.add_done_callback(self._looked)
+        marker, role = pipeline.send([_pack(b"GET", INCARNATION_KEY), _pack(*INFO_REPLICATION)])
+        role.add_done_callback(partial(self._looked, pipeline, marker))
 
-    def _looked(self, future: "asyncio.Future[Outcome]") -> None:
+    def _looked(
+        self,
+        pipeline: ReplyPipeline,
+        marker: "asyncio.Future[Outcome]",
+        role: "asyncio.Future[Outcome]",
+    ) -> None:
         self._looking = False
-        found = future.result()
-        if not isinstance(found, CallFailed):
-            self.saw_incarnation(found or b"")
+        found, replication = marker.result(), role.result()
+        if isinstance(found, CallFailed) or isinstance(replication, CallFailed):
+            return
+        try:
+            run = run_of(parse_info(self.facts.info)["run_id"], replication)
+        except HandshakeRefused as refused:
+            pipeline.abort(str(refused))
+            return
+        if pipeline is self._pipeline and run != self.run_id:
+            pipeline.abort("the server writes on another history")
+            return
+        self.saw_incarnation(found or b"")
+
+    def heard(self, outcome: Outcome) -> None:
+        """A call's answer: one that tells of a replica ends the connection, before it is a master of older data."""
+        if told_of_its_role(outcome) and self._pipeline is not None:
+            self._pipeline.abort(str(outcome))
 
     def saw_incarnation(self, incarnation_key: bytes) -> None:
         """Somebody read ``qim:incarnation`` just now (an Open answers it too): another one than before is told at once."""
@@ -264,17 +298,17 @@ class RedisConnection:
         with breakage.telling(asyncio.get_running_loop(), what):
             self._on_incarnation_changed(self.run_id, self.incarnation_key)
 
-    async def _connect(self) -> tuple[ReplyPipeline, bytes, bytes]:
+    async def _connect(self) -> tuple[ReplyPipeline, Greeting]:
         pipeline: ReplyPipeline | None = None
         try:
             async with asyncio.timeout(self._config.connect_timeout_ms / 1000):
                 pipeline = await self._dial()
-                info, marker = await self._first_exchange(pipeline)
+                greeted = await self._first_exchange(pipeline)
         except BaseException:
             if pipeline is not None:
                 pipeline.abort("no first exchange")
             raise
-        return pipeline, info, marker
+        return pipeline, greeted
 
     async def _dial(self) -> ReplyPipeline:
         config, loop = self._config, asyncio.get_running_loop()
@@ -290,48 +324,49 @@ class RedisConnection:
             dialled = loop.create_connection(make, address.host, address.port, ssl=self._tls)
         return (await dialled)[1]
 
-    async def _first_exchange(self, pipeline: ReplyPipeline) -> tuple[bytes, bytes]:
-        """INFO server and the incarnation, read before anything else may be asked."""
+    async def _first_exchange(self, pipeline: ReplyPipeline) -> Greeting:
+        """All of it is answered before anything else may be asked."""
         address = self._config.address
-        commands = [
-            _pack(b"INFO", b"server"),
-            _pack(*append_only_file.ASK),
-            _pack(b"GET", INCARNATION_KEY),
-            *(_pack(b"SCRIPT", b"LOAD", source) for source in self._scripts.values()),
-        ]
         if address.password:
             names = [address.username] if address.username else []
-            await _accepted(_sent(pipeline, [_pack(b"AUTH", *names, address.password)]))
-        info, persistence, marker, *loaded = await _accepted(_sent(pipeline, commands))
+            (login,) = _sent(pipeline, [_pack(b"AUTH", *names, address.password)])
+            accepted(await login)
+        scripts = [_pack(b"SCRIPT", b"LOAD", source) for source in self._scripts.values()]
+        questions = [_pack(*question) for question in QUESTIONS]
+        answers = [await future for future in _sent(pipeline, [*questions, *scripts])]
+        greeted = greeting(answers[: len(questions)])
+        loaded = [accepted(answer) for answer in answers[len(questions) :]]
         if loaded != [self._hashes[name] for name in self._scripts]:
             raise HandshakeRefused("the server hashes our scripts otherwise than we do")
-        if not parse_info(info).get("run_id"):
-            raise HandshakeRefused("INFO names no run_id")
-        if append_only_file.must_begin_anew(parse_info(persistence)):
+        if self.connections_made:
+            try:
+                self.judge(greeted.facts)
+            except StartRefused as refused:
+                raise HandshakeRefused(str(refused)) from None
+        if append_only_file.must_begin_anew(greeted.persistence):
             await self._begin_file_anew(pipeline)
-        return info, marker or b""
+        return greeted
 
     async def _begin_file_anew(self, pipeline: ReplyPipeline) -> None:
         """Another connection may do the same: only whether it was done counts, not whose command did it."""
         commands = [_pack(*append_only_file.BEGIN_ANEW), _pack(*append_only_file.ASK)]
         begun, told = [await future for future in _sent(pipeline, commands)]
-        (persistence,) = _all_accepted([told])
-        if append_only_file.must_begin_anew(parse_info(persistence)):
-            _all_accepted([begun])
+        if append_only_file.must_begin_anew(parse_info(accepted(told))):
+            accepted(begun)
             raise HandshakeRefused("the append-only file is not begun anew yet: a snapshot is made")
 
-    def _enter(self, pipeline: ReplyPipeline, info: bytes, incarnation_key: bytes) -> None:
-        before, self.run_id = self.run_id, parse_info(info)["run_id"].encode()
-        self.info_text = info
+    def _enter(self, pipeline: ReplyPipeline, greeted: Greeting) -> None:
+        before, self.run_id = self.run_id, greeted.run
+        self.facts = greeted.facts
         self._pipeline = pipeline
         self.last_failure = ""
         self.connections_made += 1
         self._connected.set()
         if before and before != self.run_id:
-            self.incarnation_key = incarnation_key
+            self.incarnation_key = greeted.incarnation_key
             self._tell_changed()
         else:
-            self.saw_incarnation(incarnation_key)
+            self.saw_incarnation(greeted.incarnation_key)
 
     def _leave(self, why: str) -> None:
         pipeline, self._pipeline = self._pipeline, None
@@ -339,6 +374,10 @@ class RedisConnection:
         self.last_failure = why
         if pipeline is not None:
             pipeline.abort(why)
+
+
+def _taken(facts: ServerFacts) -> None:
+    pass
 
 
 def _pack(*command: bytes | int | str) -> bytes:
@@ -355,14 +394,3 @@ def _sent(pipeline: ReplyPipeline, commands: list[bytes]) -> "list[asyncio.Futur
     if not pipeline.usable:
         raise HandshakeRefused("the connection ended before anything was said")
     return pipeline.send(commands)
-
-
-async def _accepted(futures: Sequence[Awaitable[Outcome]]) -> list[Any]:
-    return _all_accepted([await future for future in futures])
-
-
-def _all_accepted(outcomes: list[Outcome]) -> list[Any]:
-    for outcome in outcomes:
-        if isinstance(outcome, CallFailed):
-            raise HandshakeRefused(str(outcome))
-    return outcomes

@@ -6,7 +6,6 @@ epoch through.
 """
 
 import re
-from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
@@ -15,6 +14,7 @@ from msgspec import Struct
 from qim.adapters.redis.address import StoreAddress
 from qim.adapters.redis.blocking import parse_info
 from qim.adapters.redis.connection import RedisConnection
+from qim.adapters.redis.first_exchange import A_REPLICA, ServerFacts
 from qim.adapters.redis.layout import INCARNATION_KEY, Call
 from qim.adapters.redis.outcomes import CallFailed
 from qim.adapters.start_refused import StartRefused
@@ -34,13 +34,6 @@ _DEBIAN: Final = "apt-get install redis-server"
 
 class StoreRefused(StartRefused):
     """The server can't be the hot store."""
-
-
-class ServerFacts(Struct, frozen=True, kw_only=True):
-    """What the checks look at; ``settings`` as CONFIG GET answers them."""
-
-    info: bytes
-    settings: Mapping[str, str]
 
 
 class _Setting(Struct, frozen=True):
@@ -75,6 +68,8 @@ def judge_server(
     mode = fields.get("redis_mode") or fields.get("server_mode", "")  # Valkey renamed it
     if mode != "standalone":
         raise not_standalone(mode, address)
+    if facts.unreadable and not unsafe_dev:
+        raise _unreadable(facts.unreadable, address)
     waived: list[str] = []
     for setting in SETTINGS:
         got = facts.settings.get(setting.name, "")
@@ -105,6 +100,16 @@ def _judge_version(info: bytes, address: StoreAddress) -> None:
             expected="7.0.0 or newer, or any Valkey",
             command=_DEBIAN,
         )
+
+
+def _unreadable(said: str, address: StoreAddress) -> StoreRefused:
+    return StoreRefused(
+        "redis_config_unreadable",
+        f"CONFIG GET on {address}",
+        got=said,
+        expected="an answer, so that durability can be checked",
+        command=f"{address.redis_cli} acl setuser {address.username or 'default'} +config|get",
+    )
 
 
 def _setting_refused(setting: _Setting, got: str, address: StoreAddress) -> StoreRefused:
@@ -151,7 +156,7 @@ def refusal_told_by(failure: str, address: StoreAddress) -> StoreRefused | None:
             "redis_login",
             f"the login to {address}",
             got=failure,
-            expected="a user who may run INFO, CONFIG GET, BGREWRITEAOF, SCRIPT, EVALSHA and every key",
+            expected="a user with every key, +@read +@write +@scripting +@connection +info +config|get +bgrewriteaof",
             command=f"{address.redis_cli} acl list",
         )
     if any(reason in failure for reason in _TLS_REASONS):
@@ -161,6 +166,14 @@ def refusal_told_by(failure: str, address: StoreAddress) -> StoreRefused | None:
             got=failure,
             expected="a certificate for this host from ca=FILE, and cert=FILE&key=FILE where it wants one of ours",
             command=f"{address.redis_cli} ping",
+        )
+    if failure.startswith(A_REPLICA):
+        return StoreRefused(
+            "redis_replica",
+            f"the role of {address}",
+            got=failure.removeprefix("READONLY "),
+            expected="the master: what a replica holds may be behind, and nothing can be written to it",
+            command=f"{address.redis_cli} role",
         )
     if word == "ERR" and "max number of clients" not in failure:
         return StoreRefused(
@@ -212,34 +225,10 @@ async def check_server(
     connection: RedisConnection, address: StoreAddress, *, unsafe_dev: bool = False
 ) -> tuple[str, ...]:
     """Ask and judge; what ``unsafe_dev`` let pass. Raises StoreRefused; NotConnected or ReplyLost when the server goes away."""
-    settings = await _settings(connection, address, unsafe_dev)
-    facts = ServerFacts(info=connection.info_text, settings=settings)
-    waived = judge_server(facts, address, unsafe_dev=unsafe_dev)
+    waived = judge_server(connection.facts, address, unsafe_dev=unsafe_dev)
     call = self_test_call()
     (raw,) = await connection.call_scripts([call])
     if isinstance(raw, CallFailed):
         raise raw
     judge_self_test(call, raw, address)
     return waived
-
-
-async def _settings(
-    connection: RedisConnection, address: StoreAddress, unsafe_dev: bool
-) -> Mapping[str, str]:
-    try:
-        answered: Sequence[Any] = [
-            await connection.call(b"CONFIG", b"GET", setting.name) for setting in SETTINGS
-        ]
-    except CallFailed as error:
-        if getattr(error, "code", "") not in ("ERR", "NOPERM"):
-            raise
-        if unsafe_dev:
-            return {}
-        raise StoreRefused(
-            "redis_config_unreadable",
-            f"CONFIG GET on {address}",
-            got=str(error),
-            expected="an answer, so that durability can be checked",
-            command=f"{address.redis_cli} acl setuser {address.username or 'default'} +config|get",
-        ) from None
-    return {pair[0].decode(): pair[1].decode() for pair in answered if pair}

@@ -35,7 +35,12 @@ from qim.adapters.redis.outcomes import (
     wrote_nothing,
 )
 from qim.adapters.redis.scripts import load_scripts, script_hashes
-from qim.adapters.redis.startup import check_server, refusal_told_by, refuse_unsafe_elsewhere
+from qim.adapters.redis.startup import (
+    check_server,
+    judge_server,
+    refusal_told_by,
+    refuse_unsafe_elsewhere,
+)
 from qim.core.ports.completion import (
     Completion,
     Failed,
@@ -128,6 +133,9 @@ class RedisStore:
             await self._ready(max(READY_LOOK_MS, int((deadline - loop.time()) * 1000)))
             try:
                 self.waived = await check_server(self.connection, address, unsafe_dev=unsafe_dev)
+                self.connection.judge = partial(
+                    judge_server, address=address, unsafe_dev=unsafe_dev
+                )
                 return
             except (NotConnected, ReplyLost) as lost:
                 if loop.time() >= deadline:
@@ -225,6 +233,7 @@ class RedisStore:
         self, request: StoreRequest, run_id: bytes, outcome: Any
     ) -> StoreReply | Completion:
         if isinstance(outcome, CallFailed):
+            self.connection.heard(outcome)
             return self._failure(request, outcome)
         try:
             reply = decode(request, run_id, outcome)

@@ -1,6 +1,7 @@
 """The store port on a real server: exactly one answer a request, and the right kind of it whatever happens."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 import redis
+from msgspec.structs import replace
 
 from qim.adapters.redis.address import StoreAddress
 from qim.adapters.redis.connection import ConnectionConfig
@@ -118,6 +120,30 @@ def test_a_message_through_every_request(server: Server) -> None:
                 assert answer.op == 77
 
     asyncio.run(main())
+
+
+def test_the_documented_user_may_do_all_that_scripts_do(server: Server) -> None:
+    """Scripts run with their caller's rights: one that is denied in the middle has written its first half."""
+    pages = (Path(__file__).parents[3] / "docs" / "operations.md").read_text()
+    (rights,) = re.findall(r"`ACL SETUSER qim on >SECRET ([^`]+)`", pages)
+    server.look.execute_command("ACL", "SETUSER", "qim", "on", ">SECRET", *rights.split())
+    config = server.where()
+    address = replace(config.address, username="qim", password="SECRET")
+
+    async def main() -> None:
+        store = await RedisStore.open(address, on_reset=lambda reset: None)
+        try:
+            (shard,) = await ask(store, OPEN)
+            for kind in KINDS:
+                named = "incarnation" in kind.__struct_fields__  # type: ignore[attr-defined]
+                fields = {"incarnation": shard.incarnation} if named else {}
+                (answer,) = await ask(store, sample(kind, **fields))
+                assert not isinstance(answer, Failed | Unknown), store.last_error
+        finally:
+            await store.close()
+
+    asyncio.run(main())
+    assert not [line for line in server.look.acl_log() if line["username"] == "qim"]
 
 
 def test_requests_of_one_turn_are_one_write_in_order(server: Server) -> None:
