@@ -20,6 +20,8 @@ from qim.adapters.redis.outcomes import CallFailed
 from qim.adapters.start_refused import StartRefused
 
 VERSION_MIN: Final = (7, 0, 0)
+SYNCED_IN_ORDER: Final = (7, 2, 0)
+"""From here on a server syncs the file it leaves before the one it began."""
 _VERSION_LINES: Final = re.compile(rb"^redis_version:([^\r\n]*)", re.MULTILINE)
 _VERSION: Final = re.compile(r"^(\d+)\.(\d+)\.(\d+)(?:-[0-9A-Za-z.]+)?$")
 _TLS_REASONS: Final = (
@@ -79,6 +81,21 @@ def judge_server(
             raise _setting_refused(setting, got, address)
         waived.append(f"{setting.name} {got or 'unknown'}: {setting.why}")
     return tuple(waived)
+
+
+def advice(facts: ServerFacts, address: StoreAddress) -> tuple[tuple[str, str], ...]:
+    """(What was found, what to do) of all that is no reason to refuse (pure; decision 0024)."""
+    fields = parse_info(facts.info)
+    told = _VERSION.match(fields.get("redis_version", ""))
+    old = told is not None and tuple(map(int, told.groups())) < SYNCED_IN_ORDER
+    if "valkey_version" in fields or not old or facts.settings.get("appendfsync") != "everysec":
+        return ()
+    found = (
+        f"{address} is Redis {fields['redis_version']} with appendfsync everysec: a power cut while it rewrites its "
+        "file may leave a hole in the middle"
+    )
+    cli = address.redis_cli
+    return ((found, f"Redis 7.2 or newer, any Valkey, or `{cli} config set appendfsync always`"),)
 
 
 def _judge_version(info: bytes, address: StoreAddress) -> None:

@@ -36,6 +36,7 @@ from qim.adapters.redis.outcomes import (
 )
 from qim.adapters.redis.scripts import load_scripts, script_hashes
 from qim.adapters.redis.startup import (
+    advice,
     check_server,
     judge_server,
     refusal_told_by,
@@ -90,6 +91,8 @@ class RedisStore:
         )
         self.waived: tuple[str, ...] = ()
         """What ``unsafe_dev`` let pass, as words for a warning; () where everything is as it must be."""
+        self.advice: tuple[tuple[str, str], ...] = ()
+        """(What was found, what to do) of what is no reason to refuse."""
         self.malformed_replies = 0
         self.unknown_answers = 0
         self.overloaded_answers = 0
@@ -133,6 +136,7 @@ class RedisStore:
             await self._ready(max(READY_LOOK_MS, int((deadline - loop.time()) * 1000)))
             try:
                 self.waived = await check_server(self.connection, address, unsafe_dev=unsafe_dev)
+                self.advice = advice(self.connection.facts, address)
                 self.connection.judge = partial(
                     judge_server, address=address, unsafe_dev=unsafe_dev
                 )

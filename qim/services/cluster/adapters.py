@@ -24,6 +24,7 @@ from qim.core.ports.completion import StoreReset, StoreRole
 from qim.core.ports.log import EndsRead, ReadEnds, Topic
 from qim.services.cluster.log_settings import broker_files, log_settings
 from qim.services.hosting import Ports
+from qim.services.links import Link
 from qim.services.moderation import Hooks
 from qim.services.roles import ServiceRole
 from qim.services.routing import Port
@@ -80,6 +81,8 @@ class Opened:
         self.topic_ids: Mapping[Topic, bytes] = {}
         self.hooks: Hooks | None = None
         self.gauges: list[Gauges] = []
+        self.links: list[Link] = []
+        """The servers whose comings and goings are told."""
         self.warnings: list[str] = []
         self.reloads: list[Certificates] = []
         self.advice: list[tuple[str, str]] = []
@@ -170,7 +173,9 @@ async def _open_stores(
         made = await _open_store(settings, address, stores, told.on_reset)
         opened.closing(made.close)
         opened.warnings += made.waived
+        opened.advice += made.advice
         opened.gauges.append(_labelled(made, stores))
+        opened.links.append(_store_link(made, stores))
         ports.update(dict.fromkeys(stores, made))
     return (
         ports.get(StoreRole.MESSAGE, NotAsked(role, "message store")),
@@ -212,6 +217,14 @@ def _labelled(store: RedisStore, stores: tuple[StoreRole, ...]) -> Gauges:
     return told
 
 
+def _store_link(store: RedisStore, stores: tuple[StoreRole, ...]) -> Link:
+    return Link(
+        name=f"the {' and '.join(stores)} store",
+        stands=lambda: store.connection.connected,
+        why=lambda: store.connection.last_failure,
+    )
+
+
 # ------------------------------------------------------------ log, archive, registry
 
 
@@ -230,6 +243,8 @@ async def _open_log(
     opened.closing(log.close)
     await log.start()
     opened.gauges.append(log.gauges)
+    # What it says of its brokers is in the log already, as they are asked (library_logs.py).
+    opened.links.append(Link(name="the log", stands=log.connected, told=True))
     found: Port = log
     opened.topic_ids = {topic: await topic_identity(found, topic, loop) for topic in Topic}
     return found
@@ -333,6 +348,10 @@ async def open_registry(
     opened.closing(registry.close)
     await registry.start()
     opened.gauges.append(registry.gauges)
+    # Without it leases end, and whoever held them says so: until then everything is served.
+    opened.links.append(
+        Link(name="the registry", stands=registry.connected, why=registry.why, needed=False)
+    )
     found: Registry = registry
     return found
 

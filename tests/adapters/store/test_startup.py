@@ -88,6 +88,23 @@ def test_bad_servers(code: str, got: str, command: str, bad: ServerFacts) -> Non
         assert error.command.startswith(f"redis-cli -p 6390 {command}")
 
 
+@pytest.mark.parametrize(
+    ("text", "fsync", "told"),
+    [
+        (info(redis_version="7.0.15"), "everysec", True),
+        (info(redis_version="7.0.15"), "always", False),
+        (info(redis_version="7.2.0"), "everysec", False),
+        (info("valkey_version:9.1.2", redis_version="7.0.4"), "everysec", False),
+    ],
+)
+def test_a_server_that_may_leave_a_hole_is_told_of(text: bytes, fsync: str, told: bool) -> None:
+    advice = startup.advice(facts(text, appendfsync=fsync), HERE)
+    assert bool(advice) is told
+    for found, do in advice:
+        assert "7.0.15" in found
+        assert "redis-cli -p 6390 config set appendfsync always" in do
+
+
 def test_the_self_test_passes_everywhere(store: Store) -> None:
     call = startup.self_test_call()
     judge_self_test(call, store.raw(*call), HERE)
