@@ -1,7 +1,7 @@
 -- OPEN (b) of a writer shard: raise its fence and tell from where the outbox must be applied.
 --
 -- KEYS   1 incarnation, 2 ws: writer shard, 3 wi: order of facts
--- ARGV   1 epoch8, 2 fresh marker for an empty keyspace
+-- ARGV   1 epoch8, 2 fresh marker for an empty keyspace, 3 opener (see lib/open)
 -- Reply  K marker applied8 filter8 hlc16 ('' where nothing stands) greatest recorded message_id or ''; or U; or F epoch8
 -- Uses: compare, open
 

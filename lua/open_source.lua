@@ -1,7 +1,7 @@
 -- Fanout's Open of an outbox partition: raise the fence and read the checkpoint.
 --
 -- KEYS   1 incarnation, 2 fs: source
--- ARGV   1 epoch8, 2 fresh marker for an empty keyspace
+-- ARGV   1 epoch8, 2 fresh marker for an empty keyspace, 3 opener (see lib/open)
 -- Reply  K marker position (offset8 width1 digest topic, or '') filter8 or ''; or U; or F epoch8
 -- Uses: compare, open
 

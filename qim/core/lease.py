@@ -224,6 +224,8 @@ class LeaseKeeper:
             # Set back, from a backup: it must not give out again what fences and barriers have seen.
             lease.above = max(lease.above, lease.epoch)
             out.append(Count(name="lease_registry_set_back", label=sent.resource.role))
+        # A barrier registered since, by an owner whose grant it forgot, is visible as well.
+        lease.above = max(lease.above, event.barrier_epoch)
         lease.epoch = event.epoch
         lease.valid_until = sent.sent + self.config.ttl_ms - self.config.margin_ms
         if not lease.wished:

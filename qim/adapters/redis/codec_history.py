@@ -42,7 +42,7 @@ def encode_open_archive(request: OpenArchive) -> Call:
     return Call(
         "open_archive",
         [INCARNATION_KEY, b"as:" + u32(request.partition)],
-        [u64(request.epoch), request.fresh_key],
+        [u64(request.epoch), request.fresh_key, request.opener],
     )
 
 

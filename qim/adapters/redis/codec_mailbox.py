@@ -52,7 +52,7 @@ def encode_open_mailbox(request: OpenMailbox) -> Call:
     return Call(
         "open_mailbox",
         [INCARNATION_KEY, b"ms:" + shard, b"mc:" + shard, b"mx:" + shard, b"mh:" + shard],
-        [u64(request.epoch), request.fresh_key, u64(request.initial)],
+        [u64(request.epoch), request.fresh_key, request.opener, u64(request.initial)],
     )
 
 

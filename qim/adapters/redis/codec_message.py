@@ -78,7 +78,7 @@ def encode_open_shard(request: OpenShard) -> Call:
     return Call(
         "open_shard",
         [INCARNATION_KEY, b"ws:" + shard, b"wi:" + shard],
-        [u64(request.epoch), request.fresh_key],
+        [u64(request.epoch), request.fresh_key, request.opener],
     )
 
 

@@ -74,7 +74,7 @@ def encode_open_session(request: OpenSession) -> Call:
     return Call(
         "open_session",
         [INCARNATION_KEY, b"ss:" + u32(request.shard)],
-        [u64(request.epoch), request.fresh_key],
+        [u64(request.epoch), request.fresh_key, request.opener],
     )
 
 

@@ -182,7 +182,7 @@ def encode_open_source(request: OpenSource) -> Call:
     return Call(
         "open_source",
         [INCARNATION_KEY, b"fs:" + u32(request.partition)],
-        [u64(request.epoch), request.fresh_key],
+        [u64(request.epoch), request.fresh_key, request.opener],
     )
 
 
@@ -309,7 +309,7 @@ def encode_open_coverage(request: OpenCoverage) -> Call:
     return Call(
         "open_coverage",
         [INCARNATION_KEY, b"wc:" + shard, b"ws:" + shard],
-        [u64(request.epoch), request.fresh_key],
+        [u64(request.epoch), request.fresh_key, request.opener],
     )
 
 

@@ -5,8 +5,8 @@ and no id can leave its place, whatever bytes it holds. Integers are unsigned bi
 
 ======================  ==============================================================================================
 qim:incarnation         the marker of this keyspace
-ws:shard4               writer shard: e fence8, a applied8, f filter8, h HLC floor16, v coverage8
-wc:shard4               auditor: e fence8 of the coverage
+ws:shard4               writer shard: e fence8, i opener16, a applied8, f filter8, h HLC floor16, v coverage8, o run_id that is whole
+wc:shard4               auditor: e fence8 of the coverage, i opener16
 wp:shard4               pending intents, ordered: conversation16 seq8 message_id16
 wi:shard4, wa:shard4    facts: ordered message_id16; message_id16 -> FACT
 d:dedupe16              COMMIT; dx:shard4 orders them by not_after8 dedupe16
@@ -14,9 +14,9 @@ c:conversation16        s seq8 activity16, v VERSION control_seq8, u users16, o 
 h:conversation16        history, ordered: seq8 activity16 record
 gm:conversation16       members: user8 -> slot4 (joined8 left8)*
 gv:conversation16       versions: version8 digest16 -> control_seq8 bitmap of slots
-fs:partition4           fanout source: e fence8, p position, f filter8
+fs:partition4           fanout source: e fence8, i opener16, p position, f filter8
 fr:, fd:partition4      receipts and dead letters, ordered: offset8 bytes
-ms:shard4               mailbox shard: e fence8, w watermarks, t trim8, p position, d (day4 first8)*, f + partition4 floor8
+ms:shard4               mailbox shard: e fence8, i opener16, w watermarks, t trim8, p position, d (day4 first8)*, f + partition4 floor8
 mh:shard4               the shard has begun: without its ms: it lost its counter
 mc:shard4               claims: dispatch_id16 -> offset8 partition4 source_offset8, then count4 digest once finished
 mx:shard4               claims with a source, ordered: partition4 source_offset8 dispatch_id16

@@ -32,6 +32,7 @@ from qim.core.archiver.vocabulary import (
     ArchiverEvent,
 )
 from qim.core.machine import Choose, Ms
+from qim.core.opener import Opener
 from qim.core.ports.archive import (
     ArchivedConversationsRead,
     ArchiveExpired,
@@ -58,7 +59,7 @@ class HistoryArchiver:
     def __init__(self, config: ArchiverConfig, *, choose: Choose) -> None:
         assert 1 <= config.batch_rows_max <= BATCH_ROWS_MOST, config.batch_rows_max
         self._config = config
-        self._choose = choose
+        self._opener = Opener(choose, Role.ARCHIVER)
         self._orders = Orders()
         self._partitions: dict[int, Partition] = {}
         self._timers = Timers()
@@ -203,7 +204,7 @@ class HistoryArchiver:
         number = event.resource.number
         self._forget(number)
         partition = self._partitions[number] = Partition(number, event.epoch)
-        opening.open_archive(self._orders, partition, self._choose)
+        opening.open_archive(self._orders, partition, self._opener)
 
     def _forget(self, number: int) -> None:
         partition = self._partitions.pop(number, None)
@@ -340,7 +341,7 @@ class HistoryArchiver:
         partition = self._partitions[number]
         self._touched[number] = None
         if what is What.OPEN:
-            opening.open_archive(self._orders, partition, self._choose)
+            opening.open_archive(self._orders, partition, self._opener)
         elif what is What.ASK:
             opening.ask_archive(self._orders, partition)
         elif what is What.ENDS or partition.stage is Stage.CHECKING:

@@ -10,9 +10,9 @@ Each ``on_*`` answers (check, why) when the partition must stop, or None.
 from qim.core.archiver.orders import Orders, What
 from qim.core.archiver.partition import Partition, Stage
 from qim.core.archiver.vocabulary import ARCHIVE_HOLE, POSITION_MISMATCH
-from qim.core.contract.hashing import H
 from qim.core.effective import EffectiveFilter
-from qim.core.machine import Choose, Ms
+from qim.core.machine import Ms
+from qim.core.opener import Opener
 from qim.core.ports.archive import ArchivedConversationsRead, ReadArchivedConversations
 from qim.core.ports.log import EndsRead, Fetch, Fetched, OutOfRange, ReadEnds, Topic
 from qim.core.ports.registry import LeaseRead, ReadLease, Resource, Role
@@ -22,18 +22,16 @@ from qim.core.position import Verdict, judge_ends, judge_predecessor
 Stop = tuple[str, str] | None
 
 
-def open_archive(orders: Orders, partition: Partition, choose: Choose) -> None:
-    """Raise the fence and ask for the position. Each try brings its own key: a keyspace emptied between two tries of one
-    epoch would otherwise be marked alike twice, and pass for one incarnation."""
+def open_archive(orders: Orders, partition: Partition, opener: Opener) -> None:
+    """Raise the fence and ask for the position."""
     op = orders.op(What.OPEN, partition)
-    key = (partition.number, partition.epoch, op)
-    entropy = [choose("archiver.fresh_key", (*key, half)) for half in (0, 1)]
     orders.give(
         OpenArchive(
             op=op,
             partition=partition.number,
             epoch=partition.epoch,
-            fresh_key=H("qim.incarnation", "archiver", *key, *entropy),
+            fresh_key=opener.fresh_key(partition.number, partition.epoch, op),
+            opener=opener.name,
         )
     )
 

@@ -7,8 +7,8 @@
 Whoever holds nothing audits all the same: looking is harmless, and only what deletes evidence must be one process's.
 """
 
-from qim.core.contract.hashing import H
 from qim.core.machine import Choose
+from qim.core.opener import Opener
 from qim.core.ports.local import FreshEpochWanted
 from qim.core.ports.registry import Resource, Role
 from qim.core.ports.store_audit import OpenCoverage
@@ -21,20 +21,18 @@ class Tenure:
     """``epoch``: of the lease held, 0 for none or while a fresh one is awaited."""
 
     def __init__(self, choose: Choose) -> None:
-        self._choose = choose
+        self._opener = Opener(choose, Role.AUDITOR)
         self.epoch = 0
 
     def opening(self, partition: int, op: int) -> OpenCoverage:
-        """The request that raises the fence of a partition. Each try brings its own key: a keyspace emptied between two tries
-        of one epoch would otherwise be marked alike twice, and pass for one incarnation."""
+        """The request that raises the fence of a partition, or finds it raised by us."""
         assert self.epoch > 0
-        key = (partition, self.epoch, op)
-        entropy = [self._choose("audit.fresh_key", (*key, half)) for half in (0, 1)]
         return OpenCoverage(
             op=op,
             partition=partition,
             epoch=self.epoch,
-            fresh_key=H("qim.incarnation", "auditor", *key, *entropy),
+            fresh_key=self._opener.fresh_key(partition, self.epoch, op),
+            opener=self._opener.name,
         )
 
     def renewal(self, above: int) -> FreshEpochWanted:

@@ -1,7 +1,8 @@
 """Framing of log values: format version, kind, epoch under which it was PUBLISHED, then the payload.
 
 One byte version ‖ one byte kind ‖ epoch (8 B BE) ‖ payload. A Barrier is an epoch and nothing else (contract.md). A newer
-format waits and bytes no version can decode are dead-lettered (pipeline.md §2), so the two are told apart here, once.
+format waits and bytes no version can decode are dead-lettered (pipeline.md §2), so the two are told apart here, once: by what
+every version keeps of the header (``VERSION_MAX``, ``KIND_MAX``, ``EPOCH_MAX``; decision 0031).
 """
 
 from typing import Final
@@ -23,6 +24,13 @@ KIND_BARRIER: Final = 2
 KIND_DISPATCH: Final = 3
 KIND_USER_STATE: Final = 4
 HEADER_BYTES: Final = 10
+VERSION_MAX: Final = 31
+KIND_MAX: Final = 31
+EPOCH_MAX: Final = (1 << 48) - 1
+"""Every version's frame begins with the ten bytes of the header, version and kind in 1..31, the epoch's top two bytes zero.
+
+Text has no bytes below 32 but line ends and tabs, and none that are zero; of random bytes one in four million passes.
+"""
 
 
 class Barrier(Struct, frozen=True, gc=False):
@@ -54,13 +62,13 @@ class StateLogged(Struct, frozen=True, gc=False):
 
 
 class NewerFormat(Struct, frozen=True, gc=False):
-    """Written by a later version: wait, never skip."""
+    """Written by a later version, as far as its header tells: wait, never skip."""
 
     version: int
 
 
 class Undecodable(Struct, frozen=True, gc=False):
-    """Bytes no version can decode: dead-letter."""
+    """Bytes no version can decode, a stranger's or spoilt ones: dead-letter."""
 
     why: str
 
@@ -92,11 +100,16 @@ def user_state_value(epoch: int, encoded: bytes) -> bytes:
 def _header(value: bytes) -> tuple[int, int] | NewerFormat | Undecodable:
     if not value:
         return Undecodable("empty value")
-    if value[0] > FORMAT_VERSION:
-        return NewerFormat(value[0])
-    if len(value) < HEADER_BYTES or value[0] == 0:
-        return Undecodable(f"header of {len(value)} bytes, version {value[0]}")
-    return value[1], int.from_bytes(value[2:10], "big")
+    version = value[0]
+    if len(value) < HEADER_BYTES or version == 0:
+        return Undecodable(f"header of {min(len(value), HEADER_BYTES)} bytes, version {version}")
+    kind, epoch = value[1], int.from_bytes(value[2:HEADER_BYTES], "big")
+    if version <= FORMAT_VERSION:
+        return kind, epoch
+    if version <= VERSION_MAX and 0 < kind <= KIND_MAX and epoch <= EPOCH_MAX:
+        return NewerFormat(version)
+    # Two bytes tell who wrote it; more could be somebody's message.
+    return Undecodable(f"begins with {value[:2].hex()}, as no version's frame does")
 
 
 def read_outbox(value: bytes) -> Barrier | Outboxed | NewerFormat | Undecodable:

@@ -37,6 +37,7 @@ from qim.core.fanout.vocabulary import (
     FanoutEvent,
 )
 from qim.core.machine import Choose, Ms
+from qim.core.opener import Opener
 from qim.core.ports.completion import Failed, Fenced, StoreReset, StoreRole, Unknown
 from qim.core.ports.local import DrainRequested, FreshEpochWanted, LeaseGone, LeaseHeld, Started
 from qim.core.ports.log import Appended, AppendRefused, EndsRead, Fetched, OutOfRange
@@ -57,7 +58,7 @@ class FanoutCoordinator:
 
     def __init__(self, config: FanoutConfig, *, choose: Choose) -> None:
         self._config = config
-        self._choose = choose
+        self._opener = Opener(choose, Role.FANOUT)
         self._orders = Orders()
         self._partitions: dict[int, Partition] = {}
         self._outlets = Outlets(config, self._orders)
@@ -210,7 +211,7 @@ class FanoutCoordinator:
         number = event.resource.number
         self._forget(number)
         partition = self._partitions[number] = Partition(number, event.epoch)
-        opening.open_source(self._orders, partition, self._choose)
+        opening.open_source(self._orders, partition, self._opener)
 
     def _forget(self, number: int) -> None:
         partition = self._partitions.pop(number, None)
@@ -385,7 +386,7 @@ class FanoutCoordinator:
         partition = self._partitions[number]
         self._touched[number] = None
         if what is What.OPEN:
-            opening.open_source(self._orders, partition, self._choose)
+            opening.open_source(self._orders, partition, self._opener)
         elif what is What.ENDS or partition.stage is Stage.CHECKING:
             partition.stage = Stage.READING_ENDS
             opening.read_ends(self._orders, partition)

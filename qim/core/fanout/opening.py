@@ -4,29 +4,27 @@ Each ``on_*`` answers why the partition must stop, or None. There is no automati
 stored starts at the log's start, with the greatest barrier that retention took as its filter.
 """
 
-from qim.core.contract.hashing import H
 from qim.core.effective import EffectiveFilter
 from qim.core.fanout.orders import Orders, What
 from qim.core.fanout.partition import Partition, Stage
-from qim.core.machine import Choose, Ms
+from qim.core.machine import Ms
+from qim.core.opener import Opener
 from qim.core.ports.log import EndsRead, Fetch, Fetched, OutOfRange, ReadEnds, Topic
 from qim.core.ports.registry import LeaseRead, ReadLease, Resource, Role
 from qim.core.ports.store_message import OpenSource, SourceOpened
 from qim.core.position import Verdict, judge_ends, judge_predecessor
 
 
-def open_source(orders: Orders, partition: Partition, choose: Choose) -> None:
-    """Raise the fence and ask for the checkpoint. Each try brings its own key: a keyspace emptied between two tries of one
-    epoch would otherwise be marked alike twice, and pass for one incarnation."""
+def open_source(orders: Orders, partition: Partition, opener: Opener) -> None:
+    """Raise the fence and ask for the checkpoint."""
     op = orders.op(What.OPEN, partition)
-    key = (partition.number, partition.epoch, op)
-    entropy = [choose("fanout.fresh_key", (*key, half)) for half in (0, 1)]
     orders.give(
         OpenSource(
             op=op,
             partition=partition.number,
             epoch=partition.epoch,
-            fresh_key=H("qim.incarnation", "fanout", *key, *entropy),
+            fresh_key=opener.fresh_key(partition.number, partition.epoch, op),
+            opener=opener.name,
         )
     )
 

@@ -14,7 +14,7 @@ from qim.core.audience import named_version
 from qim.core.contract import routing
 from qim.core.contract.entities import NO_SOURCE
 from qim.core.contract.sequences import before_first
-from qim.core.machine import Choose, Ms
+from qim.core.machine import Ms
 from qim.core.mailbox import opening
 from qim.core.mailbox.appending import append, finish, on_finished, on_refused, on_stored
 from qim.core.mailbox.bodies import BodyCache, body_of_dispatch
@@ -24,6 +24,7 @@ from qim.core.mailbox.push import Hint, Pushes
 from qim.core.mailbox.shard import Shard, Stage, WindowRecord
 from qim.core.mailbox.trim import on_floor_raised, on_trimmed, raise_floor, trim
 from qim.core.mailbox.vocabulary import VERSION_UNKNOWN, MailboxConfig, ShardReply
+from qim.core.opener import Opener
 from qim.core.ports.completion import Failed
 from qim.core.ports.log import EndsRead, Fetched, OutOfRange
 from qim.core.ports.observe import Count, Violation
@@ -67,7 +68,7 @@ class Flow:
         shelf: VersionShelf,
         cache: BodyCache,
         pushes: Pushes,
-        choose: Choose,
+        opener: Opener,
     ) -> None:
         self._config = config
         self._orders = orders
@@ -75,7 +76,7 @@ class Flow:
         self._shelf = shelf
         self._cache = cache
         self._pushes = pushes
-        self._choose = choose
+        self._opener = opener
 
     # ------------------------------------------------------------ answers
 
@@ -142,7 +143,7 @@ class Flow:
         elif what == What.OPEN.name:
             opened = shard.requests.pop(What.OPEN)
             assert isinstance(opened, OpenMailbox)
-            opening.open_mailbox(self._orders, shard, opened.initial, self._choose)
+            opening.open_mailbox(self._orders, shard, opened.initial, self._opener)
         elif what != LANE_DUE:
             self._orders.repeat(What[what], shard)
 
@@ -151,7 +152,7 @@ class Flow:
     def _on_ends(self, now: Ms, shard: Shard, event: EndsRead) -> Violation | None:
         if shard.stage is Stage.READING_START:
             initial = before_first(self._config.shard_epoch, event.start)
-            opening.open_mailbox(self._orders, shard, initial, self._choose)
+            opening.open_mailbox(self._orders, shard, initial, self._opener)
             return None
         stop = opening.on_ends_read(self._orders, shard, event)
         self._if_running(now, shard)

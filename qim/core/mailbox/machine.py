@@ -28,6 +28,7 @@ from qim.core.mailbox.vocabulary import (
     MailboxEffect,
     MailboxEvent,
 )
+from qim.core.opener import Opener
 from qim.core.ports.archive import ArchiveBodiesRead
 from qim.core.ports.completion import Failed, Fenced, StoreReset, StoreRole, Unknown
 from qim.core.ports.local import DrainRequested, FreshEpochWanted, LeaseGone, LeaseHeld, Started
@@ -74,7 +75,7 @@ class MailboxNode:
             self._shelf,
             self._cache,
             self._pushes,
-            choose,
+            Opener(choose, Role.MAILBOX),
         )
 
     # ------------------------------------------------------------ the shape

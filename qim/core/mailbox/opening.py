@@ -3,14 +3,14 @@
 Each ``on_*`` answers the Violation that stops the shard, or None. There is no automatic reset.
 """
 
-from qim.core.contract.hashing import H
 from qim.core.contract.invariants import Invariant
 from qim.core.contract.sequences import split_mailbox_seq
-from qim.core.machine import Choose, Ms
+from qim.core.machine import Ms
 from qim.core.mailbox.lanes import Lanes
 from qim.core.mailbox.orders import Orders, What
 from qim.core.mailbox.shard import Shard, Stage
 from qim.core.mailbox.vocabulary import POSITION_MISMATCH
+from qim.core.opener import Opener
 from qim.core.ports.log import EndsRead, Fetch, Fetched, OutOfRange, ReadEnds, Topic
 from qim.core.ports.observe import Violation
 from qim.core.ports.store_mailbox import MailboxOpened, OpenMailbox
@@ -28,18 +28,16 @@ def read_ends(orders: Orders, shard: Shard) -> None:
     orders.ask(What.ENDS, shard, request)
 
 
-def open_mailbox(orders: Orders, shard: Shard, initial: int, choose: Choose) -> None:
-    """Raise the fence and ask for W, trim, floors, days and position. Each try brings its own key: a keyspace emptied
-    between two tries of one epoch would otherwise be marked alike twice, and pass for one incarnation."""
+def open_mailbox(orders: Orders, shard: Shard, initial: int, opener: Opener) -> None:
+    """Raise the fence and ask for W, trim, floors, days and position."""
     shard.stage = Stage.OPENING
     op = orders.op(What.OPEN, shard)
-    key = (shard.number, shard.epoch, op)
-    entropy = [choose("mailbox.fresh_key", (*key, half)) for half in (0, 1)]
     request = OpenMailbox(
         op=op,
         shard=shard.number,
         epoch=shard.epoch,
-        fresh_key=H("qim.incarnation", "mailbox", *key, *entropy),
+        fresh_key=opener.fresh_key(shard.number, shard.epoch, op),
+        opener=opener.name,
         initial=initial,
     )
     orders.ask(What.OPEN, shard, request)

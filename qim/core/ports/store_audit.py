@@ -15,6 +15,7 @@ class OpenCoverage(Struct, frozen=True, kw_only=True, gc=False):
     partition: int
     epoch: int
     fresh_key: bytes
+    opener: bytes = b""
 
 
 class CoverageOpened(Struct, frozen=True, kw_only=True, gc=False):

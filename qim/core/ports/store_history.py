@@ -17,6 +17,7 @@ class OpenArchive(Struct, frozen=True, kw_only=True, gc=False):
     partition: int
     epoch: int
     fresh_key: bytes
+    opener: bytes = b""
 
 
 class ArchiveOpened(Struct, frozen=True, kw_only=True, gc=False):

@@ -19,6 +19,7 @@ class OpenMailbox(Struct, frozen=True, kw_only=True, gc=False):
     epoch: int
     fresh_key: bytes
     initial: int
+    opener: bytes = b""
 
 
 class MailboxOpened(Struct, frozen=True, kw_only=True, gc=False):

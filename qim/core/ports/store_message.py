@@ -4,6 +4,8 @@ Every request carries ``op``; fenced ones ``epoch``; all but the Open ones and t
 ``incarnation`` (run_id ‖ b"/" ‖ key, as an Open answered it; b"" on a content-addressed read means: any marked keyspace).
 Besides its typed reply any request may be answered by ports/completion.py. Compare-and-sets retried after Unknown under
 the same epoch and incarnation answer done when the value already stands at ``to`` (pipeline.md §1.5).
+``opener`` of an Open is who holds the lease (core/opener.py): an epoch that another raised the fence to is Fenced, though it
+is not higher. b"" is an operator's: it owns nothing and opens under the epoch that stands.
 Wall times are ms and only ever handed in. ``shard`` = writer shard = outbox partition.
 """
 
@@ -31,6 +33,7 @@ class OpenShard(Struct, frozen=True, kw_only=True, gc=False):
     shard: int
     epoch: int
     fresh_key: bytes
+    opener: bytes = b""
 
 
 class ShardOpened(Struct, frozen=True, kw_only=True, gc=False):
@@ -358,6 +361,7 @@ class OpenSource(Struct, frozen=True, kw_only=True, gc=False):
     partition: int
     epoch: int
     fresh_key: bytes
+    opener: bytes = b""
 
 
 class SourceOpened(Struct, frozen=True, kw_only=True, gc=False):

@@ -17,6 +17,7 @@ class OpenSession(Struct, frozen=True, kw_only=True, gc=False):
     shard: int
     epoch: int
     fresh_key: bytes
+    opener: bytes = b""
 
 
 class SessionOpened(Struct, frozen=True, kw_only=True, gc=False):

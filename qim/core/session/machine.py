@@ -27,6 +27,7 @@ from qim.core.contract.rpc import (
     SummariesAnswer,
 )
 from qim.core.machine import Choose, Ms
+from qim.core.opener import Opener
 from qim.core.ports.completion import Failed, Fenced, StoreReset, StoreRole, Unknown
 from qim.core.ports.local import DrainRequested, FreshEpochWanted, LeaseGone, LeaseHeld, Started
 from qim.core.ports.network import Received
@@ -59,7 +60,7 @@ class SessionProjection:
 
     def __init__(self, config: SessionConfig, *, choose: Choose) -> None:
         self._config = config
-        self._choose = choose
+        self._opener = Opener(choose, Role.SESSION)
         self._orders = Orders()
         self._shards: dict[int, Shard] = {}
         self._timers = Timers()
@@ -301,7 +302,7 @@ class SessionProjection:
         """The same request, but for an Open: that one brings another key."""
         if what is What.OPEN:
             del shard.requests[what]
-            opening.open_session(self._orders, shard, self._choose)
+            opening.open_session(self._orders, shard, self._opener)
         else:
             self._orders.repeat(what, shard)
 
@@ -314,7 +315,7 @@ class SessionProjection:
         self._orders.elsewhere.pop(number, None)
         self._forget(number)
         shard = self._shards[number] = Shard(number, event.epoch)
-        opening.open_session(self._orders, shard, self._choose)
+        opening.open_session(self._orders, shard, self._opener)
 
     def _forget(self, number: int) -> None:
         shard = self._shards.pop(number, None)

@@ -4,8 +4,8 @@ Each ``on_*`` answers the Violation that stops the shard, or None. There is no a
 its log's start.
 """
 
-from qim.core.contract.hashing import H
-from qim.core.machine import Choose, Ms
+from qim.core.machine import Ms
+from qim.core.opener import Opener
 from qim.core.ports.log import EndsRead, Fetch, Fetched, OutOfRange, ReadEnds, Topic
 from qim.core.ports.observe import Violation
 from qim.core.ports.store_message import Position
@@ -22,17 +22,15 @@ def stop(shard: Shard, feed: Feed, detail: str) -> Violation:
     return Violation(check=POSITION_MISMATCH, detail=f"{where}: {detail}")
 
 
-def open_session(orders: Orders, shard: Shard, choose: Choose) -> None:
-    """Raise the fence and ask for both positions. Each try brings its own key: a keyspace emptied between two tries of one
-    epoch would otherwise be marked alike twice, and pass for one incarnation."""
+def open_session(orders: Orders, shard: Shard, opener: Opener) -> None:
+    """Raise the fence and ask for both positions."""
     op = orders.op(What.OPEN, shard)
-    key = (shard.number, shard.epoch, op)
-    entropy = [choose("session.fresh_key", (*key, half)) for half in (0, 1)]
     request = OpenSession(
         op=op,
         shard=shard.number,
         epoch=shard.epoch,
-        fresh_key=H("qim.incarnation", "session", *key, *entropy),
+        fresh_key=opener.fresh_key(shard.number, shard.epoch, op),
+        opener=opener.name,
     )
     orders.ask(What.OPEN, shard, request)
 

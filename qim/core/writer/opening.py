@@ -83,7 +83,8 @@ class Opening:
             op=op,
             shard=shard.number,
             epoch=shard.epoch,
-            fresh_key=orders.fresh_key(shard, op),
+            fresh_key=orders.opener.fresh_key(shard.number, shard.epoch, op),
+            opener=orders.opener.name,
         )
         orders.ask(Call.OPEN, shard, request)
 
@@ -94,7 +95,7 @@ class Opening:
         shard.walk.applied = answer.applied
         shard.walk.filter.epoch = answer.filter_epoch
         self._orders.clock.raise_above(answer.hlc_floor)
-        if answer.filter_epoch > shard.epoch:
+        if answer.filter_epoch >= shard.epoch:
             refresh(self._orders, shard, "filter_above", answer.filter_epoch)
             return
         op = self._orders.next_op()
@@ -129,6 +130,9 @@ class Opening:
         assert isinstance(pending.request, ReadLease)
         if answer.epoch != shard.epoch:
             refresh(self._orders, shard, "epoch_moved", max(answer.epoch, shard.epoch))
+            return
+        if answer.barrier_epoch >= shard.epoch and answer.barrier_offset != shard.walk.barrier:
+            refresh(self._orders, shard, "barrier_above", answer.barrier_epoch)
             return
         if pending.request.barriers_below != NO_LIMIT and answer.barrier_offset >= 0:
             shard.walk.filter.epoch = max(shard.walk.filter.epoch, answer.barrier_epoch)
@@ -253,7 +257,8 @@ class Opening:
     def _admit(
         self, shard: Shard, offset: int, entry: Barrier | Outboxed, batch: list[AppliedRecord]
     ) -> bool:
-        if isinstance(entry, Barrier) and entry.epoch > shard.epoch:
+        if entry.epoch >= shard.epoch:
+            # Ours come after our barrier: this is of another owner, of an epoch that the registry has granted twice.
             refresh(self._orders, shard, "barrier_above", entry.epoch)
             return False
         effective = shard.walk.filter.admits(entry)

@@ -13,12 +13,13 @@ import msgspec
 from msgspec import Struct
 
 from qim.core.contract.errors import ErrorCode
-from qim.core.contract.hashing import H
 from qim.core.contract.rpc import Message, Refused
 from qim.core.machine import Choose
+from qim.core.opener import Opener
 from qim.core.ports.local import FreshEpochWanted
 from qim.core.ports.network import Send
 from qim.core.ports.observe import Count, StageReached, Violation
+from qim.core.ports.registry import Role
 from qim.core.ports.store_message import OpenShard
 from qim.core.writer.clock import WriterClock
 from qim.core.writer.commit import Commit, Waiter
@@ -94,6 +95,7 @@ class Orders:
         self.held_commits = 0
         self.held_bytes = 0
         self.held_queries = 0
+        self.opener: Final = Opener(choose, Role.WRITER)
         self._choose: Final = choose
         self._op = 0
         self._effects: list[WriterEffect] = []
@@ -159,7 +161,8 @@ class Orders:
         op = self.next_op()
         request = msgspec.structs.replace(parked.request, op=op)
         if isinstance(request, OpenShard):
-            request = msgspec.structs.replace(request, fresh_key=self.fresh_key(parked.shard, op))
+            key = self.opener.fresh_key(request.shard, request.epoch, op)
+            request = msgspec.structs.replace(request, fresh_key=key)
         first, attempts, unknown = parked.first_asked_at, parked.attempts, parked.unknown
         self.ask(parked.call, parked.shard, request, parked.subject)
         pending = self.pending[request.op]
@@ -168,16 +171,6 @@ class Orders:
     def next_retry(self) -> int | None:
         """When ``unpark`` has something to do."""
         return self._parked[0][0] if self._parked else None
-
-    def fresh_key(self, shard: Shard, op: int) -> bytes:
-        """What would mark an empty keyspace; another one for each attempt.
-
-        A key that an earlier attempt brought could be written again, late, after FLUSHALL, and an emptied keyspace would
-        pass for the incarnation that was lost (pipeline.md §0).
-        """
-        place = (shard.number, shard.epoch, op)
-        chance = [self._choose("writer.fresh_key", (*place, half)) for half in (0, 1)]
-        return H("qim.incarnation", *chance, *place)
 
     # -------------------------------------------------------------- saying
 

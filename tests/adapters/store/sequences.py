@@ -219,6 +219,7 @@ _COMMON: dict[str, st.SearchStrategy[Any]] = {
     "now_wall": CLOCKS,
     "limit": LIMITS,
     "fresh_key": st.just(MARKER),
+    "opener": st.sampled_from([b"", b"a" * 16, b"b" * 16]),
     "conversation_id": CONVERSATIONS,
     "tenant_id": TENANTS,
     "user_id": USERS,

@@ -67,6 +67,30 @@ def test_a_lower_epoch_is_fenced(store: Store, kind: Any, epoch: int) -> None:
     assert not isinstance(ask(store, sample(kind, epoch=epoch)), Fenced | StoreReset | Failed)
 
 
+@pytest.mark.parametrize("kind", OPENS, ids=lambda kind: kind.__name__)
+def test_of_two_owners_of_one_epoch_the_second_is_fenced(store: Store, kind: Any) -> None:
+    """A registry put back from an older copy grants an epoch twice."""
+    first, second = b"a" * 16, b"b" * 16
+    opened(store, epoch=1)
+    granted = ask(store, sample(kind, epoch=7, opener=first))
+    before = store.dump()
+    assert ask(store, sample(kind, epoch=7, opener=second)) == Fenced(op=77, epoch=7)
+    assert store.dump() == before
+    assert ask(store, sample(kind, epoch=7, opener=first)) == granted, "its own retry"
+    assert ask(store, sample(kind, epoch=7)) == granted, "an operator looks, and owns nothing"
+    assert store.dump() == before
+    assert ask(store, sample(kind, epoch=8, opener=second)) == granted
+    for epoch in (7, 8):
+        assert ask(store, sample(kind, epoch=epoch, opener=first)) == Fenced(op=77, epoch=8)
+
+
+@pytest.mark.parametrize("kind", OPENS, ids=lambda kind: kind.__name__)
+def test_an_epoch_raised_by_nobody_in_particular_is_no_owners(store: Store, kind: Any) -> None:
+    opened(store)
+    assert ask(store, sample(kind, opener=b"a" * 16)) == Fenced(op=77, epoch=7)
+    assert not isinstance(ask(store, sample(kind, epoch=8, opener=b"a" * 16)), Fenced)
+
+
 def test_opening_again_keeps_the_marker(store: Store) -> None:
     opened(store)
     for kind in OPENS:

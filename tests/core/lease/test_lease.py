@@ -5,6 +5,7 @@ from typing import TypeVar
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from qim.core.lease import LeaseConfig, LeaseEffect, LeaseEvent, LeaseKeeper, LeaseState
 from qim.core.ports.completion import Failed, FailReason, Unknown
@@ -381,6 +382,22 @@ def test_a_registry_that_was_set_back_is_raised_above_what_it_gave_before() -> N
     (again,) = only(lease_keeper.step(3_003, [EpochRaised(op=raised.op)]), Acquire)
     (told,) = only(lease_keeper.step(3_004, [grant(again, 71)]), LeaseHeld)
     assert told.epoch == 71
+
+
+def test_a_barrier_not_below_the_grant_raises_a_registry_that_was_set_back() -> None:
+    """Registered since, by an owner whose grant it forgot."""
+    lease_keeper = held(epoch=70)
+    (renew,) = only(lease_keeper.step(3_000, []), Renew)
+    (again,) = only(lease_keeper.step(3_001, [Renewed(op=renew.op, lost=(FIRST,))]), Acquire)
+    granted = replace(grant(again, 71), barrier_epoch=71, barrier_offset=9)
+    effects = lease_keeper.step(3_002, [granted])
+    assert not only(effects, LeaseHeld)
+    (raised,) = only(effects, RaiseEpoch)
+    assert raised.above == 71
+    (again,) = only(lease_keeper.step(3_003, [EpochRaised(op=raised.op)]), Acquire)
+    granted = replace(grant(again, 72), barrier_epoch=71, barrier_offset=9)
+    (told,) = only(lease_keeper.step(3_004, [granted]), LeaseHeld)
+    assert told.epoch == 72
 
 
 def test_pinned_resources_need_no_peers() -> None:

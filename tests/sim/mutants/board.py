@@ -122,7 +122,7 @@ def _fanout() -> list[Mutant]:
             "checkpoint_before_its_fence",
             "pipeline §2: OpenSource raises the fence and returns the checkpoint in one script",
             {"fences", "receipts", "machine_died"} | ORPHANED | LOST,
-            rescript("open_source", ("call('HSET', KEYS[2], 'e', ARGV[1])", "")),
+            rescript("open_source", ("call('HSET', KEYS[2], 'e', ARGV[1], 'i', ARGV[3])", "")),
         ),
         mutant(
             "unknown_version_dead_lettered",
