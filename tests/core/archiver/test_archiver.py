@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from qim.core.archiver import ArchiverConfig, HistoryArchiver
 from qim.core.archiver.vocabulary import ARCHIVE_HOLE, POSITION_MISMATCH, SEQ_REUSED
-from qim.core.contract.entities import FORMAT_VERSION, RetentionClass
+from qim.core.contract.entities import RetentionClass
 from qim.core.contract.invariants import SideStage
 from qim.core.ports.archive import ExpireArchive, ReadArchivedConversations, WriteArchive
 from qim.core.ports.completion import Fenced, StoreReset, StoreRole
@@ -27,6 +27,7 @@ from tests.core.archiver.scene import (
     failed,
     unknown,
 )
+from tests.core.newer_format import NEWER
 
 
 def filled(count: int, base: int = 0) -> Outbox:
@@ -178,7 +179,7 @@ def test_barriers_and_ineffective_records_only_move_the_position() -> None:
 
 def test_a_newer_format_waits() -> None:
     outbox = filled(2)
-    outbox.append(bytes((FORMAT_VERSION + 1, 1)) + b"?" * 20)
+    outbox.append(NEWER)
     outbox.message(3)
     scene = running(outbox)
     assert (scene.offsets(), scene.watermark()) == ([0, 1], 2)

@@ -22,8 +22,8 @@ from qim.core.ports.local import DrainRequested, Started
 from qim.core.ports.log import Topic
 from qim.core.ports.store_mailbox import MailboxesRead, MailboxRows
 from tests.core.audit.toy import SILENCE, A, B, Toy, users_in
+from tests.core.newer_format import NEWER
 
-NEWER = b"\x7fwhatever comes"
 Trouble = Callable[[Any], Any]
 
 

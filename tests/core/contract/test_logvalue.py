@@ -17,10 +17,13 @@ from qim.core.contract.entities import (
     stored_record,
 )
 from qim.core.contract.logvalue import (
+    EPOCH_MAX,
     HEADER_BYTES,
     KIND_BARRIER,
     KIND_DISPATCH,
+    KIND_MAX,
     KIND_RECORD,
+    VERSION_MAX,
     Barrier,
     Dispatched,
     NewerFormat,
@@ -31,6 +34,8 @@ from qim.core.contract.logvalue import (
     outbox_value,
     read_dispatch,
     read_outbox,
+    read_user_state,
+    user_state_value,
 )
 from tests.core.contract.entity_strategies import integers, whole
 
@@ -74,12 +79,64 @@ def test_a_dispatch_comes_back(epoch: int, dispatch: GroupDispatch) -> None:
 
 @pytest.mark.parametrize("read", READERS)
 @settings(max_examples=60, deadline=None)
-@given(version=st.integers(FORMAT_VERSION + 1, 255), rest=st.binary(max_size=60))
+@given(
+    version=st.integers(FORMAT_VERSION + 1, VERSION_MAX),
+    kind=st.integers(1, KIND_MAX),
+    epoch=st.integers(0, EPOCH_MAX),
+    payload=st.binary(max_size=60),
+)
 def test_a_later_format_is_waited_for_whatever_it_holds(
-    read: Callable[[bytes], Any], version: int, rest: bytes
+    read: Callable[[bytes], Any], version: int, kind: int, epoch: int, payload: bytes
 ) -> None:
     """Never dead-lettered: newer code will read it, and skipping it would lose it."""
-    assert read(bytes([version]) + rest) == NewerFormat(version)
+    assert read(bytes((version, kind)) + epoch.to_bytes(8, "big") + payload) == NewerFormat(version)
+
+
+STRANGERS = [
+    b"\xff\xfegarbage\xe2\x80\xa6",
+    b"hello stranger",
+    b'{"user": 7, "text": "hello"}',
+    b"\n\tan indented line",
+    b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03gzip",
+    b"\x08\x01\x12\x07protobuf\x18\x02",
+    b"\xac\xed\x00\x05sr\x00\x11java.lang.Integer",
+    b"\x93\x01\x02\xa5hello and more",
+    "\ufeffutf-16 text".encode("utf-16-le"),
+    b"\x02",
+    b"\x02\x01\x00\x00\x00\x00\x00\x00\x00",
+    b"\x02\x00" + bytes(8),
+    bytes((VERSION_MAX + 1, 1)) + bytes(8),
+    bytes((2, KIND_MAX + 1)) + bytes(8),
+    b"\x02\x01" + (EPOCH_MAX + 1).to_bytes(8, "big"),
+]
+
+
+@pytest.mark.parametrize("read", [*READERS, read_user_state])
+@pytest.mark.parametrize("value", STRANGERS)
+def test_a_strangers_bytes_are_no_later_format(read: Callable[[bytes], Any], value: bytes) -> None:
+    """They would halt a partition for ever: no version will come that reads them (decision 0031)."""
+    got = read(value)
+    assert isinstance(got, Undecodable)
+    assert got.why
+
+
+@settings(max_examples=60, deadline=None)
+@given(text=st.text(min_size=1, max_size=80).filter(lambda text: "\0" not in text))
+def test_text_of_any_language_is_no_later_format(text: str) -> None:
+    assert not isinstance(read_outbox(text.encode("utf-8", "replace")), NewerFormat)
+
+
+def test_all_that_this_version_writes_keeps_what_later_versions_rely_on() -> None:
+    """A header of another version's would be waited for by this one, and so the other way round."""
+    written = (
+        barrier_value(EPOCH_MAX),
+        outbox_value(1, b""),
+        dispatch_value(1, b""),
+        user_state_value(1, b""),
+    )
+    for value in written:
+        later = bytes((FORMAT_VERSION + 1,)) + value[1:]
+        assert read_outbox(later) == NewerFormat(FORMAT_VERSION + 1)
 
 
 @pytest.mark.parametrize("read", READERS)

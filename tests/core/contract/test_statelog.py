@@ -48,7 +48,7 @@ def test_a_record_is_read_back(record: UserStateRecord, epoch: int) -> None:
 
 def test_a_newer_format_waits_and_rubbish_is_told() -> None:
     value = user_state_value(1, encode_user_state(RECORD))
-    assert isinstance(read_user_state(b"\x7f" + value[1:]), NewerFormat)
+    assert isinstance(read_user_state(b"\x02" + value[1:]), NewerFormat)
     for rubbish in (b"", value[:9], value[:-1], value[:1] + b"\x03" + value[2:], value + b"x"):
         assert isinstance(read_user_state(rubbish), Undecodable)
 

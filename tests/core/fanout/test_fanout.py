@@ -18,6 +18,7 @@ from tests.core.fanout.sources import (
     until_appends,
     user_in,
 )
+from tests.core.newer_format import NEWER
 
 
 def test_a_commit_tells_where_the_log_began_a_good_while_ago() -> None:
@@ -153,7 +154,7 @@ def test_undecodable_bytes_are_dead_lettered_and_passed() -> None:
 def test_a_newer_format_is_waited_for_and_what_stands_before_it_is_done() -> None:
     bench = Bench()
     bench.append(record(0))
-    bench.append_value(b"\x02rest")
+    bench.append_value(NEWER)
     bench.append(record(1))
     running(bench)
     assert bench.sources[0].offset() == 1

@@ -10,6 +10,7 @@ from qim.core.ports.store_message import Position, ReadVersions
 from qim.core.position import NO_DIGEST
 from tests.core.mailbox.bench import CONFIG, RESOURCE, TOPIC, Bench, dispatch, replace, version
 from tests.core.mailbox.shards import effects, running, until, users_of_lanes
+from tests.core.newer_format import NEWER
 
 # ------------------------------------------------------------ claims
 
@@ -45,7 +46,7 @@ def test_undecodable_bytes_pass_every_lane_and_are_counted() -> None:
 def test_a_newer_format_is_waited_for_and_what_stands_before_it_is_done() -> None:
     bench = Bench()
     bench.append(dispatch(0, users=(1,)))
-    bench.append_value(b"\x02rest")
+    bench.append_value(NEWER)
     bench.append(dispatch(1, users=(1,)))
     bench.hold()
     bench.run()

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from qim.adapters.redis.scripts import load_scripts
 from qim.core.audit import OrphanKind, Verdict
 from qim.core.audit.tenure import COVERAGE
-from qim.core.contract.entities import FORMAT_VERSION, NO_SOURCE, decode_receipt
+from qim.core.contract.entities import NO_SOURCE, decode_receipt
 from qim.core.contract.logvalue import (
     Dispatched,
     Outboxed,
@@ -61,6 +61,7 @@ from qim.sim.generate import generate
 from qim.sim.keyspace import ScriptRuntime
 from qim.sim.run import run_scene
 from qim.sim.scene import Kit, Scene
+from tests.core.newer_format import NEWER
 
 SPOIL = "redis.call(unpack(ARGV)) return {'K'}"
 KEY = b"k" * 16
@@ -321,7 +322,7 @@ def test_a_lease_is_given_back_when_the_work_is_refused(world: World) -> None:
     ("value", "state"),
     [
         (b"\x01\xff", "undecodable"),
-        (bytes((FORMAT_VERSION + 1, 1)) + b"later", "newer_format"),
+        (NEWER, "newer_format"),
         (barrier_value(3), "barrier"),
     ],
 )

@@ -27,6 +27,7 @@ from qim.core.ports.store_session import (
     ProjectDispatches,
     ReadSessions,
 )
+from tests.core.newer_format import NEWER
 from tests.core.session.scene import (
     CONFIG,
     EVERYONE,
@@ -397,7 +398,7 @@ def test_records_of_a_newer_format_halt_and_rubbish_is_passed() -> None:
     assert scene.counts["session_dead_letter"] == 2
     assert shown(scene.pages(1)) == scene.expected(1, {})
     for topic in (Topic.DISPATCH, Topic.USER_STATE):
-        scene.put(topic, shard, b"\x7f" + b"0" * 20)
+        scene.put(topic, shard, NEWER)
     scene.say(name, 2)
     scene.run()
     assert scene.counts["session_newer_format"] == 2

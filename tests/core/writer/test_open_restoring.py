@@ -9,6 +9,7 @@ from qim.core.ports.registry import ReadLease
 from qim.core.ports.store_message import ApplyOutbox, MarkCommitted, ReadPending, ReserveAndRecord
 from qim.core.writer import WriterConfig
 from qim.core.writer.opening import NO_LIMIT
+from tests.core.newer_format import NEWER
 from tests.core.writer.opened import SMALL, closed, reopened
 from tests.core.writer.scene import Scene, chat
 
@@ -199,7 +200,7 @@ def test_a_newer_format_stops_the_shard_and_undecodable_bytes_are_passed() -> No
     assert scene.counts["outbox_undecodable"] == 1
     assert scene.counts["shard_serving"] == 1
     newer = closed()
-    newer.put(LogRecord(key=b"x", value=b"\x09\x01"))
+    newer.put(LogRecord(key=b"x", value=NEWER))
     newer.hold()
     newer.settle()
     assert [v.check for v in newer.violations] == ["outbox_newer_format"]
