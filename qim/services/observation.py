@@ -144,6 +144,10 @@ class ProcessObserver(Collector):
         self.count(check if known else "violation", 1, "" if known else check)
         self._sink.line("error", machine, "violation", {"check": check, "detail": detail})
 
+    def warned(self, machine: str, what: str, detail: str) -> None:
+        """One line: whoever reads the log should look."""
+        self._sink.line("warning", machine, what, {"detail": detail})
+
     def died(self, machine: str, error: BaseException) -> None:
         """A machine's state can't be trusted any more: written before anybody hears of it."""
         self._sink.line("fatal", machine, "machine died", {"error": repr(error)})

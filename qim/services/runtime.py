@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import Any, Final, Protocol
 
 from qim.adapters.breakage import BROKEN
-from qim.core.ports.observe import Count, Gauge, Measured, StageReached, Violation
+from qim.core.ports.observe import Count, Gauge, Measured, StageReached, Violation, Warned
 
 INBOX_EVENTS_MAX: Final = 100_000
 """A machine bounds its own work; an inbox this long is a bug that must be seen, not memory that grows."""
@@ -47,6 +47,8 @@ class Observer(Protocol):
     def stage(self, machine: str, trace_id: int, stage: str, detail: str, sent_at: int) -> None: ...
 
     def violation(self, machine: str, check: str, detail: str) -> None: ...
+
+    def warned(self, machine: str, what: str, detail: str) -> None: ...
 
     def died(self, machine: str, error: BaseException) -> None: ...
 
@@ -202,6 +204,7 @@ class Runtime:
                 f"{effect.name}_seconds", effect.ms / 1000, effect.label
             ),
             Violation: lambda effect, at: observer.violation(at.name, effect.check, effect.detail),
+            Warned: lambda effect, at: observer.warned(at.name, effect.what, effect.detail),
         }
         all_routes.update(routes)
         hosted = Hosted(name, machine, all_routes, self._loop, observer)

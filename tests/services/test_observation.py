@@ -201,6 +201,19 @@ def test_a_violation_makes_the_process_unhealthy_for_good(logged: Logged, check:
     assert (record["level"], record["service"], record["check"]) == ("error", "auditor", str(check))
 
 
+def test_a_warning_is_a_line_and_no_violation(logged: Logged) -> None:
+    observed = observer(logged)
+    observed.warned("fanout", "halted before a newer format", "outbox 1 offset 7: format 2")
+    (line,) = logged.lines()
+    record = json.loads(line)
+    assert (record["level"], record["service"]) == ("warning", "fanout")
+    assert (record["event"], record["detail"]) == (
+        "halted before a newer format",
+        "outbox 1 offset 7: format 2",
+    )
+    assert observed.healthy
+
+
 def test_violations_are_bounded_and_still_counted(
     logged: Logged, monkeypatch: pytest.MonkeyPatch
 ) -> None:

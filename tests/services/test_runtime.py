@@ -7,7 +7,7 @@ import pytest
 from msgspec import Struct
 
 from qim.adapters.wall_clock import wall_ms
-from qim.core.ports.observe import Count, Gauge, Measured, StageReached, Violation
+from qim.core.ports.observe import Count, Gauge, Measured, StageReached, Violation, Warned
 from qim.services import runtime
 from qim.services.runtime import (
     INBOX_EVENTS_MAX,
@@ -80,6 +80,9 @@ class Observed:
     def violation(self, machine: str, check: str, detail: str) -> None:
         self.seen.append(("violation", machine, check, detail))
 
+    def warned(self, machine: str, what: str, detail: str) -> None:
+        self.seen.append(("warned", machine, what, detail))
+
     def died(self, machine: str, error: BaseException) -> None:
         self.deaths.append((machine, error))
 
@@ -128,6 +131,7 @@ def test_effects_go_out_in_order_each_to_its_route(bench: Bench) -> None:
         StageReached(trace_id=7, stage="OUTBOXED", detail="d", sent_at=5),
         Measured(name="m", ms=40, label="k"),
         Violation(check="v", detail="why"),
+        Warned(what="w", detail="where"),
         Said(3),
     ]
     bench.hosted.post("go")
@@ -139,6 +143,7 @@ def test_effects_go_out_in_order_each_to_its_route(bench: Bench) -> None:
         ("stage", "one", 7, "OUTBOXED", "d", 5),
         ("observe", "m_seconds", 0.04, "k"),
         ("violation", "one", "v", "why"),
+        ("warned", "one", "w", "where"),
     ]
 
 

@@ -12,7 +12,7 @@ from qim.core.contract.invariants import SideStage
 from qim.core.contract.logvalue import Barrier, NewerFormat, Outboxed, Undecodable, read_outbox
 from qim.core.ports.archive import ArchiveRow, WriteArchive
 from qim.core.ports.log import StoredRecord
-from qim.core.ports.observe import Count, StageReached
+from qim.core.ports.observe import Count, StageReached, halted
 from qim.core.ports.store_history import CommitArchive
 from qim.core.ports.store_message import Position
 from qim.core.position import record_digest
@@ -42,6 +42,7 @@ def admit(
         case NewerFormat():
             partition.halted = True
             orders.give(Count(name="archiver_newer_format", label=str(partition.number)))
+            orders.give(halted("outbox", partition.number, stored.offset, entry.version))
             return False
         case Undecodable():
             orders.give(Count(name="archiver_undecodable", label=str(partition.number)))

@@ -117,6 +117,7 @@ class HistoryArchiver:
             if p.stage is Stage.RUNNING:
                 lag = max(0, p.end - p.checkpoint)
                 out.append(Gauge(name="archiver_lag_records", value=lag, label=str(p.number)))
+                out.append(Gauge(name="archiver_halted", value=p.halted, label=str(p.number)))
         return out
 
     def check(self) -> None:

@@ -7,7 +7,7 @@ from qim.core.contract.logvalue import Barrier, NewerFormat, Outboxed, Undecodab
 from qim.core.fanout.orders import Orders
 from qim.core.fanout.partition import Partition, SourceItem
 from qim.core.ports.log import StoredRecord
-from qim.core.ports.observe import Count
+from qim.core.ports.observe import Count, halted
 
 
 def admit(orders: Orders, partition: Partition, stored: StoredRecord) -> SourceItem | None:
@@ -24,6 +24,7 @@ def admit(orders: Orders, partition: Partition, stored: StoredRecord) -> SourceI
         case NewerFormat():
             partition.halted = True
             orders.give(Count(name="fanout_newer_format", label=str(partition.number)))
+            orders.give(halted("outbox", partition.number, stored.offset, entry.version))
             return None
         case Undecodable():
             dead_letter = True

@@ -126,6 +126,7 @@ class FanoutCoordinator:
             if p.stage is Stage.RUNNING:
                 lag = max(0, p.end - p.checkpoint)
                 out.append(Gauge(name="fanout_lag_records", value=lag, label=str(p.number)))
+                out.append(Gauge(name="fanout_halted", value=p.halted, label=str(p.number)))
         return out
 
     def check(self) -> None:

@@ -145,6 +145,7 @@ class MailboxNode:
                 label = str(shard.number)
                 lag = shard.end_seq() - shard.lanes.minimum()
                 out.append(Gauge(name="mailbox_lag_records", value=max(0, lag), label=label))
+                out.append(Gauge(name="mailbox_halted", value=shard.halted, label=label))
                 age = shard.watermark_age(self._wall(now))
                 out.append(Gauge(name="mailbox_watermark_age_ms", value=age, label=label))
         return out

@@ -16,7 +16,7 @@ from qim.core.machine import Ms
 from qim.core.mailbox.orders import Orders, What
 from qim.core.mailbox.shard import Shard, WindowRecord
 from qim.core.ports.log import StoredRecord
-from qim.core.ports.observe import Count, Violation
+from qim.core.ports.observe import Count, Violation, halted
 from qim.core.ports.store_mailbox import Claim, ClaimDispatches, Claimed, MailboxRow
 
 TRACES_MAX = 4
@@ -33,6 +33,7 @@ def admit(orders: Orders, shard: Shard, stored: StoredRecord, day_ms: Ms) -> Win
         case NewerFormat():
             shard.halted = True
             orders.give(Count(name="mailbox_newer_format", label=str(shard.number)))
+            orders.give(halted("dispatch", shard.number, stored.offset, entry.version))
             return None
         case Undecodable():
             orders.give(Count(name="mailbox_dead_letter", label=str(shard.number)))

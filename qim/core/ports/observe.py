@@ -46,7 +46,14 @@ class Violation(Struct, frozen=True, kw_only=True, gc=False):
     detail: str
 
 
-Observation = Count | Gauge | StageReached | Measured | Violation
+class Warned(Struct, frozen=True, kw_only=True, gc=False):
+    """A line in the process's log: something waits for a person, and no number says where. ``detail``: ids, no content."""
+
+    what: str
+    detail: str
+
+
+Observation = Count | Gauge | StageReached | Measured | Violation | Warned
 
 
 def queue(name: str, depth: int, capacity: int) -> tuple[Gauge, Gauge]:
@@ -55,3 +62,9 @@ def queue(name: str, depth: int, capacity: int) -> tuple[Gauge, Gauge]:
         Gauge(name="queue_depth", value=depth, label=name),
         Gauge(name="queue_capacity", value=capacity, label=name),
     )
+
+
+def halted(log: str, number: int, offset: int, version: int) -> Warned:
+    """A consumer stopped before a record of a newer format (contract.md, Log values); once for each time it gets there."""
+    detail = f"{log} {number} offset {offset}: format {version}; it waits for newer code"
+    return Warned(what="halted before a newer format", detail=detail)

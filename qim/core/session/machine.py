@@ -168,6 +168,8 @@ class SessionProjection:
                 out.append(Gauge(name="session_lag_records", value=lag, label=label))
                 lag = shard.state.lag()
                 out.append(Gauge(name="session_state_lag_records", value=lag, label=label))
+                halts = sum(feed.halted for feed in shard.feeds())
+                out.append(Gauge(name="session_halted", value=halts, label=label))
         return out
 
     def projected_below(self, number: int) -> int | None:

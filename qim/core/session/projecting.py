@@ -14,7 +14,7 @@ from qim.core.contract.invariants import SideStage
 from qim.core.contract.logvalue import Dispatched, NewerFormat, Undecodable, read_dispatch
 from qim.core.machine import Ms
 from qim.core.ports.log import StoredRecord
-from qim.core.ports.observe import Count, StageReached
+from qim.core.ports.observe import Count, StageReached, halted
 from qim.core.ports.store_message import Position
 from qim.core.ports.store_session import ProjectDispatches, ProjectedRow
 from qim.core.position import record_digest
@@ -38,6 +38,7 @@ def admit(orders: Orders, shard: Shard, stored: StoredRecord) -> WindowRecord | 
         case NewerFormat():
             shard.dispatch.halted = True
             orders.give(Count(name="session_newer_format", label="dispatch"))
+            orders.give(halted("dispatch", shard.number, stored.offset, entry.version))
             return None
         case Undecodable():
             orders.give(Count(name="session_dead_letter", label="dispatch"))

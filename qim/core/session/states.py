@@ -21,7 +21,7 @@ from qim.core.contract.logvalue import (
 from qim.core.contract.rpc import StateDone
 from qim.core.contract.statelog import UserStateRecord, encode_user_state, user_state_key
 from qim.core.ports.log import Append, Appended, LogRecord, StoredRecord, Topic
-from qim.core.ports.observe import Count
+from qim.core.ports.observe import Count, halted
 from qim.core.ports.store_message import Position
 from qim.core.ports.store_session import ApplyStates, StateChange, StatesApplied
 from qim.core.position import record_digest
@@ -42,6 +42,7 @@ def admit(orders: Orders, shard: Shard, stored: StoredRecord) -> WindowRecord | 
         case NewerFormat():
             shard.state.halted = True
             orders.give(Count(name="session_newer_format", label="user_state"))
+            orders.give(halted("user_state", shard.number, stored.offset, entry.version))
             return None
         case Undecodable():
             orders.give(Count(name="session_dead_letter", label="user_state"))

@@ -39,6 +39,8 @@ class Unobserved:
 
     def violation(self, machine: str, check: str, detail: str) -> None: ...
 
+    def warned(self, machine: str, what: str, detail: str) -> None: ...
+
     def died(self, machine: str, error: BaseException) -> None:
         self.dead.append(error)
 

@@ -19,7 +19,7 @@ from qim.core.ports.archive import (
 from qim.core.ports.completion import Failed, FailReason, Fenced, StoreReset, StoreRole, Unknown
 from qim.core.ports.local import FreshEpochWanted, LeaseGone, LeaseHeld, Started
 from qim.core.ports.log import EndsRead, Fetch, Fetched, OutOfRange, ReadEnds, StoredRecord
-from qim.core.ports.observe import Count, Gauge, Measured, StageReached, Violation
+from qim.core.ports.observe import Count, Gauge, Measured, StageReached, Violation, Warned
 from qim.core.ports.registry import LeaseRead, ReadLease, Resource, Role
 from qim.core.ports.store_history import ArchiveCommitted, ArchiveOpened, CommitArchive, OpenArchive
 from qim.core.ports.store_message import Position
@@ -153,6 +153,7 @@ class Scene:
         self.wall = WALL
         self.epoch = 0
         self.violations: list[Violation] = []
+        self.warned: list[Warned] = []
         self.counts: dict[tuple[str, str], int] = {}
         self.stages: list[tuple[int, str]] = []
         self.wanted: list[FreshEpochWanted] = []
@@ -189,6 +190,8 @@ class Scene:
             match effect:
                 case Violation():
                     self.violations.append(effect)
+                case Warned():
+                    self.warned.append(effect)
                 case Count():
                     key = (effect.name, effect.label)
                     self.counts[key] = self.counts.get(key, 0) + effect.value

@@ -27,7 +27,7 @@ from tests.core.archiver.scene import (
     failed,
     unknown,
 )
-from tests.core.newer_format import NEWER
+from tests.core.newer_format import NEWER, halted, told
 
 
 def filled(count: int, base: int = 0) -> Outbox:
@@ -184,6 +184,8 @@ def test_a_newer_format_waits() -> None:
     scene = running(outbox)
     assert (scene.offsets(), scene.watermark()) == ([0, 1], 2)
     assert scene.counts["archiver_newer_format", "0"] == 1
+    assert scene.warned == [told("outbox", 0, 2)]
+    assert halted(scene.archiver.gauges(scene.now)) == {"0": 1}
     assert scene.taken(Fetch) == [] and scene.archiver.idle()
     assert scene.violations == []
 

@@ -30,7 +30,7 @@ from qim.core.ports.log import (
     ReadEnds,
     StoredRecord,
 )
-from qim.core.ports.observe import Count, Gauge, StageReached, Violation
+from qim.core.ports.observe import Count, Gauge, StageReached, Violation, Warned
 from qim.core.ports.registry import LeaseRead, ReadLease, Resource, Role
 from qim.core.ports.store_message import (
     CommitSource,
@@ -138,7 +138,7 @@ class Bench:
         self.now = 1_000
         self.waiting: list[FanoutEffect] = []
         self.late: list[FanoutEffect] = []
-        self.seen: list[Violation | Count | StageReached] = []
+        self.seen: list[Violation | Count | StageReached | Warned] = []
         self.wanted: list[FreshEpochWanted] = []
 
     # -------------------------------------------------------- the world
@@ -167,7 +167,7 @@ class Bench:
         self.node.check()
         for effect in effects:
             match effect:
-                case Violation() | Count() | StageReached():
+                case Violation() | Count() | StageReached() | Warned():
                     self.seen.append(effect)
                 case FreshEpochWanted():
                     self.wanted.append(effect)

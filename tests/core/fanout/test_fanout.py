@@ -18,7 +18,7 @@ from tests.core.fanout.sources import (
     until_appends,
     user_in,
 )
-from tests.core.newer_format import NEWER
+from tests.core.newer_format import NEWER, halted, told
 
 
 def test_a_commit_tells_where_the_log_began_a_good_while_ago() -> None:
@@ -159,6 +159,8 @@ def test_a_newer_format_is_waited_for_and_what_stands_before_it_is_done() -> Non
     running(bench)
     assert bench.sources[0].offset() == 1
     assert bench.counts("fanout_newer_format") == 1
+    assert told("outbox", 0, 1) in bench.seen
+    assert halted(bench.node.gauges(bench.now))["0"] == 1
     assert not bench.waiting
     assert not bench.violations()
 

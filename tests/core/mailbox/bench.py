@@ -25,7 +25,7 @@ from qim.core.ports.completion import Failed, FailReason, Unknown
 from qim.core.ports.local import FreshEpochWanted, LeaseHeld, Started
 from qim.core.ports.log import EndsRead, Fetch, Fetched, OutOfRange, ReadEnds, StoredRecord
 from qim.core.ports.network import Received, Send
-from qim.core.ports.observe import Count, Gauge, StageReached, Violation
+from qim.core.ports.observe import Count, Gauge, StageReached, Violation, Warned
 from qim.core.ports.registry import Resource, Role
 from qim.core.ports.store_history import OverlaysRead, ReadOverlays
 from qim.core.ports.store_message import BodiesRead, ReadBodies, ReadVersions, VersionsRead
@@ -150,7 +150,7 @@ class Bench:
         self.waiting: list[MailboxEffect] = []
         self.late: list[MailboxEffect] = []
         self.sent: list[Send] = []
-        self.seen: list[Violation | Count | StageReached] = []
+        self.seen: list[Violation | Count | StageReached | Warned] = []
         self.wanted: list[FreshEpochWanted] = []
 
     # -------------------------------------------------------- the world
@@ -179,7 +179,7 @@ class Bench:
             match effect:
                 case Send():
                     self.sent.append(effect)
-                case Violation() | Count() | StageReached():
+                case Violation() | Count() | StageReached() | Warned():
                     self.seen.append(effect)
                 case FreshEpochWanted():
                     self.wanted.append(effect)

@@ -10,7 +10,7 @@ from qim.core.ports.store_message import Position, ReadVersions
 from qim.core.position import NO_DIGEST
 from tests.core.mailbox.bench import CONFIG, RESOURCE, TOPIC, Bench, dispatch, replace, version
 from tests.core.mailbox.shards import effects, running, until, users_of_lanes
-from tests.core.newer_format import NEWER
+from tests.core.newer_format import NEWER, halted, told
 
 # ------------------------------------------------------------ claims
 
@@ -52,6 +52,9 @@ def test_a_newer_format_is_waited_for_and_what_stands_before_it_is_done() -> Non
     bench.run()
     assert bench.store.base == mailbox_seq(1, 0)
     assert bench.counts("mailbox_newer_format") == 1
+    number = RESOURCE.number
+    assert told("dispatch", number, 1) in bench.seen
+    assert halted(bench.node.gauges(bench.now)) == {str(number): 1}
     assert not bench.waiting
 
 

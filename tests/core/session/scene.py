@@ -56,7 +56,7 @@ from qim.core.ports.log import (
     Topic,
 )
 from qim.core.ports.network import Received, Send
-from qim.core.ports.observe import Count, StageReached, Violation
+from qim.core.ports.observe import Count, StageReached, Violation, Warned
 from qim.core.ports.registry import LeaseRead, ReadLease, Resource, Role
 from qim.core.ports.store_message import ReadVersions, VersionsRead
 from qim.core.session import SessionConfig, SessionProjection
@@ -213,6 +213,7 @@ class Scene:
         self.epoch = 0
         self.answers: dict[int, Any] = {}
         self.violations: list[Violation] = []
+        self.warned: list[Warned] = []
         self.counts: dict[str, int] = {}
         self.stages: list[tuple[int, str]] = []
         self.sent: list[Any] = []
@@ -297,6 +298,8 @@ class Scene:
                 self.stages.append((effect.trace_id, effect.stage))
             case Violation():
                 self.violations.append(effect)
+            case Warned():
+                self.warned.append(effect)
             case FreshEpochWanted():
                 self.epoch = max(self.epoch, effect.above)
                 self.lease(effect.resource.number)

@@ -27,7 +27,7 @@ from qim.core.ports.store_session import (
     ProjectDispatches,
     ReadSessions,
 )
-from tests.core.newer_format import NEWER
+from tests.core.newer_format import NEWER, halted, told
 from tests.core.session.scene import (
     CONFIG,
     EVERYONE,
@@ -402,6 +402,10 @@ def test_records_of_a_newer_format_halt_and_rubbish_is_passed() -> None:
     scene.say(name, 2)
     scene.run()
     assert scene.counts["session_newer_format"] == 2
+    assert sorted(one.detail for one in scene.warned) == [
+        told(log, shard, offset).detail for log, offset in (("dispatch", 2), ("user_state", 1))
+    ]
+    assert halted(scene.machine.gauges(scene.now))[str(shard)] == 2
     assert scene.page(1).projected_through == 1 << 48 | 1
 
 
