@@ -230,6 +230,19 @@ class Registry:
             self._remember(lease)
             lease.expires_at = self.world.now
 
+    def set_back(self, resource: Resource, epochs: int) -> None:
+        """An older copy is put back: the newest grants of a resource never were, nor what was registered under them."""
+        lease = self.lease(resource)
+        forgotten = min(epochs, lease.epoch - self.first_epoch)
+        if not forgotten:
+            return
+        self._count("registry.set_back")
+        self._remember(lease)
+        lease.epoch -= forgotten
+        lease.owner = lease.address = ""
+        lease.expires_at = self.world.now
+        lease.barriers = [barrier for barrier in lease.barriers if barrier[0] <= lease.epoch]
+
     def usurp(self, resource: Resource) -> int:
         """Somebody is granted the lease and gone in the same moment; the epoch it had."""
         self._count("registry.usurped")

@@ -136,6 +136,19 @@ def _expire(w: Weather, i: int) -> f.Fault:
     return f.LeaseExpires(at_ms=w.when("expire", i), role=role, number=number)
 
 
+def _set_back(w: Weather, i: int) -> f.Fault:
+    roles = (Role.WRITER, Role.WRITER, Role.FANOUT, Role.MAILBOX, Role.SESSION, Role.ARCHIVER)
+    role = w.draw.pick(roles, "set_back_role", i)
+    of_users = role in (Role.MAILBOX, Role.SESSION)
+    count = w.topology.shards if of_users else w.topology.outbox_partitions
+    return f.RegistrySetBack(
+        at_ms=w.when("set_back", i),
+        role=role,
+        number=w.draw.number(0, count - 1, "set_back_number", i),
+        epochs=w.draw.pick((1, 1, 1, 2, 5), "set_back_by", i),
+    )
+
+
 def _registry_replies(w: Weather, i: int) -> f.Fault:
     window = w.window("registry", i, 8_000)
     return f.RegistryRepliesLost(**window, rate=w.rate("registry", i, most_percent=80))
@@ -448,7 +461,10 @@ CLIENT: Final[tuple[Maker, ...]] = (
 )
 KINDS: Final[dict[str, tuple[Maker, ...]]] = {
     "calm": (),
-    "swarm": PROCESS + CLOCK + REGISTRY + NETWORK + STORE + LOG + ARCHIVE + CLIENT,
+    "swarm": (
+        *(PROCESS + CLOCK + REGISTRY + NETWORK + STORE + LOG + ARCHIVE + CLIENT),
+        _set_back,
+    ),
     "zombie": (
         _pause,
         _expire,
@@ -457,6 +473,7 @@ KINDS: Final[dict[str, tuple[Maker, ...]]] = {
         _log_rates,
         _late_appends,
         _store_rates,
+        _set_back,
     ),
     "store": (*STORE, _crash, _store_cut),
     "log": (*LOG, _crash, _expire),

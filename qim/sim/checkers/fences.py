@@ -1,9 +1,11 @@
-"""No script accepted below the fence of its incarnation (pipeline.md §0): the fake store's word is checked by a count."""
+"""No script accepted below the fence of its incarnation, and no two owners at it (pipeline.md §0): the fake store's word is
+checked by a count."""
 
 from typing import TYPE_CHECKING, Any
 
 from qim.core.ports.completion import Failed, Fenced, StoreReset
 from qim.core.ports.store_audit import AdvanceCoverage, OpenCoverage
+from qim.core.ports.store_history import OpenArchive
 from qim.core.ports.store_mailbox import (
     AppendEntries,
     ClaimDispatches,
@@ -25,12 +27,14 @@ from qim.core.ports.store_message import (
     ReserveAndRecord,
     WriteHeads,
 )
+from qim.core.ports.store_session import OpenSession
 from qim.sim.history import History
 from qim.sim.node import Host
 
 if TYPE_CHECKING:
     from qim.sim.scene import Scene
 
+OPENS = (OpenShard, OpenSource, OpenMailbox, OpenSession, OpenArchive, OpenCoverage)
 _WRITER = (
     ApplyOutbox,
     LookupCommits,
@@ -45,14 +49,15 @@ _MAILBOX = (AppendEntries, ClaimDispatches, FinishDispatches, RaiseFloor, TrimMa
 
 
 class Fences:
-    """The highest epoch each Open was granted in each incarnation."""
+    """The highest epoch each Open was granted in each incarnation, and to whom."""
 
     def __init__(self) -> None:
         self.highest: dict[tuple[str, int, bytes], int] = {}
+        self.owner: dict[tuple[str, int, bytes], bytes] = {}
 
     def attach(self, history: History) -> None:
         self.history = history
-        for kind in (OpenShard, OpenSource, OpenMailbox, OpenCoverage):
+        for kind in OPENS:
             history.on_store.setdefault(kind, []).append(self.on_open)
         for fenced in (*_WRITER, CommitSource, *_MAILBOX, AdvanceCoverage):
             history.on_store.setdefault(fenced, []).append(self.on_request)
@@ -64,7 +69,11 @@ class Fences:
             if request.epoch < self.highest.get(key, 0):
                 text = f"{type(request).__name__} under epoch {request.epoch} below the fence"
                 self.history.found("fences", _family(request), text)
+            if request.epoch == self.highest.get(key, 0) and request.opener != self.owner[key]:
+                text = f"{type(request).__name__} under epoch {request.epoch}, which is another's"
+                self.history.found("fences", _family(request), text)
             self.highest[key] = max(request.epoch, self.highest.get(key, 0))
+            self.owner[key] = request.opener
 
     def on_request(self, host: Host, request: Any, answer: Any) -> None:
         if isinstance(answer, Failed | Fenced | StoreReset):
@@ -84,6 +93,8 @@ def _family(request: Any) -> str:
         return "writer"
     if isinstance(request, OpenCoverage | AdvanceCoverage):
         return "auditor"
+    if isinstance(request, OpenSession | OpenArchive):
+        return "session" if isinstance(request, OpenSession) else "archiver"
     return "fanout" if isinstance(request, OpenSource | CommitSource) else "mailbox"
 
 

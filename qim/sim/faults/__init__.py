@@ -17,6 +17,7 @@ from qim.sim.faults.network import (
     Partition,
     RegistryLags,
     RegistryRepliesLost,
+    RegistrySetBack,
     Sockets,
 )
 from qim.sim.faults.process import (
@@ -51,6 +52,7 @@ Fault = (
     | LeaseExpires
     | RegistryRepliesLost
     | RegistryLags
+    | RegistrySetBack
     | Messages
     | Partition
     | Sockets
@@ -102,6 +104,7 @@ __all__ = [
     "Pause",
     "RegistryLags",
     "RegistryRepliesLost",
+    "RegistrySetBack",
     "Restart",
     "RetentionPasses",
     "ScaleOut",

@@ -21,6 +21,17 @@ class LeaseExpires(FaultBase, frozen=True, kw_only=True, gc=False, tag="lease_ex
         scene.registry.expire(Resource(role=self.role, number=self.number))
 
 
+class RegistrySetBack(FaultBase, frozen=True, kw_only=True, gc=False, tag="registry_set_back"):
+    """An older copy of the registry is put back: it forgets the last ``epochs`` grants of a resource, and grants them again."""
+
+    role: Role
+    number: int
+    epochs: int = 1
+
+    def begin(self, scene: "Scene") -> None:
+        scene.registry.set_back(Resource(role=self.role, number=self.number), self.epochs)
+
+
 class RegistryRepliesLost(FaultBase, frozen=True, kw_only=True, gc=False, tag="registry_replies"):
     """Requests are applied, answers are not heard; ``rate`` of 65,536."""
 

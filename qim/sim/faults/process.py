@@ -137,7 +137,8 @@ class Usurper(FaultBase, frozen=True, kw_only=True, gc=False, tag="usurper"):
         store = scene.stores[StoreRole.MESSAGE]
         if scene.world.now < store.down_until:
             return
-        request = OpenShard(op=0, shard=self.number, epoch=epoch, fresh_key=b"usurper" + bytes(9))
+        name = b"usurper" + bytes(9)
+        request = OpenShard(op=0, shard=self.number, epoch=epoch, fresh_key=name, opener=name)
         answer = store.ask(request)
         scene.history.store(host, request, answer)
         if not isinstance(answer, ShardOpened):

@@ -302,6 +302,18 @@ def _edges() -> list[Mutant]:
             _unfenced("advance_coverage"),
         ),
         mutant(
+            "epoch_of_two_owners",
+            "pipeline §0: an epoch must exceed every epoch visible, and one that stands already is another's",
+            {"fences"} | TWICE | LOST,
+            {
+                **_shared("open_shard"),
+                **_shared("open_source"),
+                **_shared("open_mailbox"),
+                **_shared("open_session"),
+                **_shared("open_archive"),
+            },
+        ),
+        mutant(
             "coverage_opened_by_a_zombie",
             "pipeline §§0, 8: whoever opens a coverage under a lower epoch is fenced",
             {"fences"},
@@ -311,6 +323,10 @@ def _edges() -> list[Mutant]:
             ),
         ),
     ]
+
+
+def _shared(script: str) -> dict[str, str]:
+    return rescript(script, ("fence[2] ~= ARGV[3] then return nil", "false then return nil"))
 
 
 def _unfenced(script: str) -> dict[str, str]:
