@@ -119,7 +119,13 @@ class EmbeddedServer:
             message=self._store, mailbox=self._store, log=self.log, registry=self.registry
         )
         self._hosting = Hosting(
-            self._loop, self.runtime, self._ports, deployment, owner=owner, address=ADDRESS
+            self._loop,
+            self.runtime,
+            self._ports,
+            deployment,
+            owner=owner,
+            address=ADDRESS,
+            reporting=Reporting(log=self._observer.line),
         )
         self._hosting.host_auditor()
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from qim.adapters.reporting import SILENT, Reporting
 from qim.adapters.tcp.server import TcpServer
 from qim.adapters.wall_clock import wall_ms
 from qim.core.archiver import ArchiverConfig, HistoryArchiver
@@ -31,6 +32,7 @@ from qim.core.ports.sockets import CloseSocket, PauseReading, ResumeReading, Wri
 from qim.core.retention import RetentionPolicy
 from qim.core.session import SessionConfig, SessionProjection
 from qim.core.writer import Writer, WriterConfig
+from qim.services.lease_lines import LeaseLines
 from qim.services.measured_port import MeasuredPort
 from qim.services.roles import DRAIN_ORDER, LEASED, SERVES, ServiceRole, resources
 from qim.services.routing import (
@@ -98,8 +100,11 @@ class Hosting:
         *,
         owner: str,
         address: str,
+        reporting: Reporting = SILENT,
     ) -> None:
+        """``reporting``: of what becomes of leases, as lines."""
         self.runtime = runtime
+        self._leases = LeaseLines(loop, reporting.log)
         self.machines: dict[ServiceRole, Any] = {}
         self.hosts: dict[ServiceRole, Hosted] = {}
         self.deployment = deployment
@@ -130,7 +135,9 @@ class Hosting:
         self.keeper = self._new_keeper(roles)
         self.network = Network(self.address, self.hosts, remote)
         routes = self._routes() | dict(own or {})
-        self.keeper_host = self.runtime.add(KEEPER, self.keeper, routes)
+        self.keeper_host = self.runtime.add(
+            KEEPER, self.keeper, routes | self._leases.routes(routes, self.runtime.count)
+        )
         self._unbegun.append(self.keeper_host)
         for role in roles:
             if role is ServiceRole.AUDITOR:
@@ -174,6 +181,10 @@ class Hosting:
             if have < wanted:
                 told.append(f"{have} of {wanted} {SERVES[role]}")
         return ", ".join(told)
+
+    def serving(self, role: ServiceRole) -> int:
+        """Shards or partitions of the role that are open here; 0 where it has none."""
+        return self.machines[role].serving() if role in SERVES and role in self.machines else 0
 
     def knows_peers(self) -> bool:
         """The registry has told which processes play the roles of this one: what is wished for is known."""

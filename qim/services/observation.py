@@ -136,6 +136,10 @@ class ProcessObserver(Collector):
             f'{{"time": "{self._stamp}", {head}, "trace_id": "{trace_id:016x}", "detail": {told}}}'
         )
 
+    def line(self, level: str, event: str, fields: dict[str, object]) -> None:
+        """Something an operator wants to read, of no machine."""
+        self._sink.line(level, "up", event, fields)
+
     def violation(self, machine: str, check: str, detail: str) -> None:
         """Counted, kept as evidence, and unhealthy for good."""
         if len(self.violations) < VIOLATIONS_KEPT_MAX:

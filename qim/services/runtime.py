@@ -215,6 +215,10 @@ class Runtime:
         """The observer's."""
         return self._observer.timer(name, label)
 
+    def count(self, name: str, value: int, label: str) -> None:
+        """The observer's."""
+        self._observer.count(name, value, label)
+
     def samples(self) -> Iterator[tuple[str, str, float]]:
         """What every machine tells of its bounded structures when it is asked; on the event loop."""
         now = monotonic_ms()

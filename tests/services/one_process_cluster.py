@@ -23,6 +23,7 @@ from qim.core.ports.registry import Acquire, Granted, Resource, Role
 from qim.services.cluster.adapters import Opened, Told
 from qim.services.cluster.process import ServeProcess
 from qim.services.hosting import Ports
+from qim.services.links import Link
 from qim.services.roles import ServiceRole
 from qim.services.settings import Settings
 
@@ -105,7 +106,7 @@ class OneProcessCluster:
         loop = asyncio.get_running_loop()
         self._directory = self._stack.enter_context(DataDirectory(self._root))
         self._valkey = PrivateValkey.start(self._directory, fsync="everysec")
-        self._stack.callback(self._valkey.stop)
+        self._stack.callback(self.stop_store)
         sqlite = SqliteRegistry(self._directory.registry_database, loop)
         self._stack.push_async_callback(sqlite.close)
         self.registry = SharedRegistry(sqlite)
@@ -118,6 +119,14 @@ class OneProcessCluster:
         for name in list(self.running):
             await self.stop(name)
         await self._stack.aclose()
+
+    def stop_store(self) -> None:
+        """The server both stores are on; processes stay."""
+        self._valkey.stop()
+
+    def start_store(self) -> None:
+        """Again, over the same data."""
+        self._valkey = PrivateValkey.start(self._directory, fsync="everysec")
 
     def launch(
         self, role: ServiceRole, **changed: Any
@@ -149,6 +158,8 @@ class OneProcessCluster:
         store = await RedisStore.open(self._valkey.socket_path, on_reset=told.on_reset)
         opened = Opened()
         opened.closing(store.close)
+        link = store.connection
+        opened.links = [Link(name="the store", stands=lambda: link.connected)]
         opened.registry = self.registry
         opened.ports = Ports(message=store, mailbox=store, log=self._log, registry=self.registry)
         return opened

@@ -27,6 +27,7 @@ from qim.core.session import SessionEffect
 from qim.core.writer import WriterEffect
 from qim.services.cluster.adapters import ARCHIVE, LOGS, MAILBOX, MESSAGE
 from qim.services.cluster.library_logs import LibraryLogs
+from qim.services.cluster.lookout import Lookout
 from qim.services.cluster.process import ServeProcess
 from qim.services.roles import ServiceRole
 from tests.integration.raw_client import token
@@ -191,14 +192,14 @@ def answer_nobody() -> None:
 def test_a_look_at_readiness_that_breaks_ends_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(process: ServeProcess, hosting: object) -> str:
+    def broken(lookout: Lookout) -> str:
         raise AssertionError("our own bug")
 
     async def main() -> None:
         async with OneProcessCluster(tmp_path / "data") as cluster:
             await cluster.start(ServiceRole.FANOUT)
             _, task = cluster.running.pop("fanout")
-            monkeypatch.setattr(ServeProcess, "_not_serving", broken)
+            monkeypatch.setattr(Lookout, "all_round", broken)
             assert await task == 1
 
     asyncio.run(main())

@@ -154,6 +154,14 @@ class EtcdRegistry:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._connection.close()
 
+    def connected(self) -> bool:
+        """The watch stands; true as well before it does for the first time."""
+        return self._watch is None or self._watch.up or not self._watch.has_stood
+
+    def why(self) -> str:
+        """What ended the watch last."""
+        return "" if self._watch is None else self._watch.last_failure
+
     def gauges(self) -> Iterable[tuple[str, str, float]]:
         """(name, label, value): depth and capacity, answers by kind and outcome, time in them, leases held by role."""
         yield "registry_requests_inflight", "", len(self._requests)

@@ -52,6 +52,8 @@ class Watch:
         self._read_in_full: set[Role] = set()
         """Roles all of whose leases were told since the stream stands."""
         self.up = False
+        self.has_stood = False
+        self.last_failure = ""
 
     def start(self) -> None:
         """Once."""
@@ -71,6 +73,7 @@ class Watch:
                 await self._one_stream()
                 pause = PAUSE_SECONDS_MIN
             except rpc.AioRpcError as error:
+                self.last_failure = f"{error.code()}: {error.details()}"
                 pause = PAUSE_SECONDS_MIN if self.up else min(pause * 2, PAUSE_SECONDS_MAX)
                 try:
                     self._connection.stream_failed(error)
@@ -81,7 +84,8 @@ class Watch:
                     raise
                 # gRPC's word for a stream whose channel was closed under it: with new certificates another one stands.
                 pause = PAUSE_SECONDS_MIN
-            except NotApplied:
+            except NotApplied as refused:
+                self.last_failure = str(refused)
                 pause = min(pause * 2, PAUSE_SECONDS_MAX)
             except Exception:
                 # gRPC has more words for a stream that ended than its own errors (an InvalidStateError of a write).
@@ -106,7 +110,7 @@ class Watch:
             stream.cancel()
 
     def _on_answer(self, answer: Any) -> None:
-        self.up = True
+        self.up = self.has_stood = True
         roles = self._announcements.roles
         if answer.created:
             self._read_in_full.clear()

@@ -104,6 +104,10 @@ class KafkaLog:
             case _:
                 assert_never(request)
 
+    def connected(self) -> bool:
+        """Some broker answered when one was last asked."""
+        return self._cluster.last_gone is None
+
     def gauges(self) -> Iterable[Gauge]:
         """(name, label, value): depths beside their capacities, lag a partition, counters of what went wrong."""
         settings, producer, consumer = self._settings, self._producer, self._consumer

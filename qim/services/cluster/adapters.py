@@ -82,7 +82,6 @@ class Opened:
         self.hooks: Hooks | None = None
         self.gauges: list[Gauges] = []
         self.links: list[Link] = []
-        """The servers whose comings and goings are told."""
         self.warnings: list[str] = []
         self.reloads: list[Certificates] = []
         self.advice: list[tuple[str, str]] = []
@@ -243,7 +242,6 @@ async def _open_log(
     opened.closing(log.close)
     await log.start()
     opened.gauges.append(log.gauges)
-    # What it says of its brokers is in the log already, as they are asked (library_logs.py).
     opened.links.append(Link(name="the log", stands=log.connected, told=True))
     found: Port = log
     opened.topic_ids = {topic: await topic_identity(found, topic, loop) for topic in Topic}
@@ -348,10 +346,8 @@ async def open_registry(
     opened.closing(registry.close)
     await registry.start()
     opened.gauges.append(registry.gauges)
-    # Without it leases end, and whoever held them says so: until then everything is served.
-    opened.links.append(
-        Link(name="the registry", stands=registry.connected, why=registry.why, needed=False)
-    )
+    link = Link(name="the registry", stands=registry.connected, why=registry.why, needed=False)
+    opened.links.append(link)
     found: Registry = registry
     return found
 

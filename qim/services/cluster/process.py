@@ -39,13 +39,14 @@ from qim.services.cluster.adapters import (
     open_adapters,
 )
 from qim.services.cluster.library_logs import LibraryLogs
+from qim.services.cluster.lookout import Lookout
 from qim.services.cluster.orders import AdminDesk, Means
 from qim.services.cluster.shared import remedies, shared_numbers
 from qim.services.health import Health
 from qim.services.hosting import Deployment, Hosting, socket_routes
 from qim.services.moderation import moderation_routes
 from qim.services.observation import LogSink, ProcessObserver
-from qim.services.roles import SERVES, ServiceRole
+from qim.services.roles import ServiceRole
 from qim.services.runtime import Route, Runtime, die_of_what_breaks
 from qim.services.settings import Settings, warnings
 
@@ -87,6 +88,7 @@ class ServeProcess:
             log=self._log, count=self._observer.count, observe=self._observer.observe
         )
         self._runtime = Runtime(self._loop, self._observer)
+        self._lookout = Lookout(role, self._loop.time, self._log)
         self._hosting: Hosting | None = None
         self._network: RpcNetwork | None = None
         self._desk: AdminDesk | None = None
@@ -140,10 +142,11 @@ class ServeProcess:
         hosting.start()
         if hosting.keeper_host is not None:
             opened.registry.watch(hosting.keeper_host.post)
+        self._lookout.begin(opened, hosting)
         self._log("info", "started", {"owner": self._owner, "address": hosting.address})
         told = await self._listening(ending)
         try:
-            await self._unless_stopped(self._serving(hosting))
+            await self._unless_stopped(self._serving())
         except StoppedAtStart:
             # What it holds already is given back, as after a run: others need not wait for the leases to end.
             if self._health.died is None:
@@ -203,6 +206,7 @@ class ServeProcess:
             deployment,
             owner=self._owner,
             address=address,
+            reporting=self._reporting,
         )
         hosting.host([role], remote=self._send, own=self._own_routes(opened))
         self._observer.sample(self._own_gauges, self._loop)
@@ -263,19 +267,14 @@ class ServeProcess:
         ending.callback(self._tcp.abort_all)
         return {"tcp": await self._tcp.listen(*self._settings.gateway_listen)}
 
-    async def _serving(self, hosting: Hosting) -> None:
+    async def _serving(self) -> None:
         """No limit: what is missing is at /readyz, and a lease of a dead process runs out by itself."""
-        while missing := self._not_serving(hosting):
+        while missing := self._lookout.own():
             self._health.missing = missing
             if self._health.died is not None:
                 return
             await asyncio.sleep(SERVING_LOOK_SECONDS)
-        self._health.missing = ""
-
-    def _not_serving(self, hosting: Hosting) -> str:
-        if self._role in SERVES and not hosting.knows_peers():
-            return "the other processes of this role are not known yet"
-        return hosting.not_serving()
+        self._health.missing = self._lookout.all_round()
 
     def _say_ready(self, hosting: Hosting, told: dict[str, object]) -> None:
         self._health.ready = self._health.died is None
@@ -289,7 +288,7 @@ class ServeProcess:
     # ------------------------------------------------------------ at work, and the end
 
     async def _until_stopped(self, hosting: Hosting) -> bool:
-        watching = breakage.begin(self._loop, self._watch(hosting), "the look at readiness")
+        watching = breakage.begin(self._loop, self._watch(), "the look at readiness")
         try:
             await self._stop.wait()
             self._health.ready, self._health.draining = False, True
@@ -307,10 +306,9 @@ class ServeProcess:
         calm = self._desk is None or await self._desk.rest(deadline - self._loop.time())
         return await hosting.drain(deadline - self._loop.time()) and calm
 
-    async def _watch(self, hosting: Hosting) -> None:
-        """/readyz is asked on another thread and must not walk a machine's state."""
+    async def _watch(self) -> None:
         while True:
-            self._health.missing = self._not_serving(hosting)
+            self._health.missing = self._lookout.all_round()
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T:

@@ -101,6 +101,50 @@ def test_the_broker_is_killed_and_comes_back(own: Cluster, stores: Path, first_u
     asyncio.run(main())
 
 
+def told_of(process: RoleProcess, server: str) -> list[str]:
+    """What its log says became of its connection to that server."""
+    records = [one for one in process.log_records() if one.get("to") == server]
+    return [record["event"] for record in records]
+
+
+def test_an_outage_is_told_by_log_and_readyz_of_everybody_it_concerns(own: Cluster) -> None:
+    """One line each way. Without the message store nobody but gateways is of any use; leases end a while after etcd."""
+    writer, fanout, mailbox, session = (own.roles(role)[0] for role in HELD)
+    needing = (writer, fanout, mailbox, session)
+
+    async def main() -> None:
+        await eventually(lambda: all_serve(own))
+        etcd = own.etcd
+        assert etcd is not None
+        before = {one.name: told_of(one, "the message store") for one in needing}
+        own.message_redis.kill()
+        for process in needing:
+            await eventually(lambda process=process: process.get("/readyz")[0] == 503)
+            assert "the message store is out of reach" in process.get("/readyz")[1]
+        own.message_redis.start()
+        await eventually(lambda: all_serve(own))
+        for process in needing:
+            wanted = [*before[process.name], "connection lost", "connection back"]
+            await eventually(
+                lambda process=process, wanted=wanted: (
+                    told_of(process, "the message store") == wanted
+                )
+            )
+        known = len(told_of(writer, "the registry"))
+        await asyncio.to_thread(etcd.stop)
+        await eventually(lambda: told_of(writer, "the registry")[known:] == ["connection lost"])
+        await eventually(lambda: writer.get("/readyz")[0] == 503)
+        events = {record["event"] for record in writer.log_records()}
+        assert "leases expired" in events
+        etcd.process.launch()
+        await asyncio.to_thread(etcd.process.wait_ready)
+        await eventually(lambda: all_serve(own))
+        both = ["connection lost", "connection back"]
+        await eventually(lambda: told_of(writer, "the registry")[known:] == both)
+
+    asyncio.run(main())
+
+
 def test_every_server_is_restarted_in_turn(own: Cluster, stores: Path, first_user: int) -> None:
     """As an operator upgrades them: each ends in order and comes back under the same address."""
 
