@@ -38,15 +38,17 @@ def trim(orders: Orders, shard: Shard, config: MailboxConfig, wall: int) -> None
     """Drop the leading day range if its whole day is older than retention and every lane has passed its end.
 
     Not while wall clock and append times differ by more than a day: one of the two is wrong, and what is dropped is gone.
-    A shard without traffic keeps its last days longer, which costs little since it has no traffic.
+    A range is as old as the one behind it says: a log whose clock was behind (no RTC) called its records older than they were,
+    and they would go with the mending of the clock. So a shard with little traffic keeps days longer, which costs little.
     """
     if What.TRIM in shard.requests or len(shard.days) < 2:
         return
     if abs(wall - shard.newest_append_time) > config.mailbox_day_ms:
         return
-    day, _ = shard.days[0]
-    end = shard.seq_of(shard.days[1][1]) - 1
-    too_young = (day + 1) * config.mailbox_day_ms + config.mailbox_retention_ms > wall
+    (day, _), (following, first) = shard.days[:2]
+    end = shard.seq_of(first) - 1
+    ended = following if following == day + 1 else following + 1
+    too_young = ended * config.mailbox_day_ms + config.mailbox_retention_ms > wall
     if too_young or end > shard.lanes.minimum():
         return
     request = TrimMailbox(

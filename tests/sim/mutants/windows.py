@@ -15,7 +15,7 @@ def windows() -> list[Mutant]:
             {"trim_beyond_w"},
             rewrite(
                 f"{trim}:trim",
-                ("shard.seq_of(shard.days[1][1]) - 1", "shard.seq_of(shard.next_offset) - 1"),
+                ("shard.seq_of(first) - 1", "shard.seq_of(shard.next_offset) - 1"),
                 (" or end > shard.lanes.minimum()", ""),
             ),
             rescript("trim_mailbox", (" or below(least_watermark(shard[2]), to)", "")),
