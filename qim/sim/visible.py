@@ -87,6 +87,18 @@ class Visible:
         spans = self._intervals[conversation_id].get(user, [])
         return not spans or spans[-1][1] != EVER
 
+    def recalled_unheard(self, user: int, conversation_id: bytes) -> bool:
+        """Was something the user may see recalled while they were no member: no dispatch tells their devices of it."""
+        spans = self._intervals[conversation_id].get(user, [])
+
+        def inside(seq: int) -> bool:
+            return any(joined < seq <= left for joined, left in spans)
+
+        return any(
+            inside(recall.target_seq) and not inside(recall.conversation_seq)
+            for recall in self.recalls(conversation_id)
+        )
+
     def expires(self, conversation_id: bytes) -> bool:
         """Some of it is kept for a short time only."""
         return any(

@@ -145,7 +145,8 @@ class Sessions:
     def _device(self, device: Device, told: Told, visible: Visible) -> None:
         """Where a device thinks that it knows all beyond the mark, it counts what the list counts (pipeline.md §6).
 
-        Who has left isn't told of later recalls, and what retention took a device learns with the next page.
+        Who has left isn't told of later recalls, nor who was away of those meanwhile: the next login's list tells; and what
+        retention took a device learns with the next page.
         """
         for row in told.rows:
             name = row.conversation_id
@@ -154,6 +155,8 @@ class Sessions:
             if not knows or local.read_seq != row.read_seq:
                 continue
             if visible.has_left(device.user_id, name) or visible.expires(name):
+                continue
+            if visible.recalled_unheard(device.user_id, name):
                 continue
             self.history.count("local_unread_judged")
             counted = device.rows.unread(name, device.user_id, WINDOW)
