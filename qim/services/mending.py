@@ -13,6 +13,7 @@ from qim.core.mending.asking import NotMended, Procedure
 from qim.core.mending.bump import Bump, BumpPlan
 from qim.core.mending.dead_letters import DeadLetter, Redispatch, listed, redriven
 from qim.core.mending.dispatches import redispatched
+from qim.core.mending.halts import Halt, halts
 from qim.core.mending.outbox import OutboxPlan, OutboxRepair
 from qim.core.ports.archive import ArchiveRequest
 from qim.core.ports.completion import Failed, FailReason, StoreRole
@@ -69,6 +70,10 @@ class Mender:
     async def dead_letters(self, partitions: Sequence[int] = ()) -> tuple[DeadLetter, ...]:
         """All of these outbox partitions, or of all."""
         return await self.carry_out(listed(partitions or self.partitions()))
+
+    async def halts(self) -> tuple[Halt, ...]:
+        """Consumers that stand before a record of a newer format."""
+        return await self.carry_out(halts(self.partitions(), self.shards(), tiered=self._tiered))
 
     async def redrive(
         self, letters: Iterable[DeadLetter], *, apply: bool

@@ -169,6 +169,9 @@ def test_clocks_that_stand_apart_are_seen_in_the_date(
         ({("samples_stale", ""): 1.0}, "event-loop"),
         ({("store_connected", "both"): 0.0}, "store-unreachable"),
         ({("registry_watch_up", ""): 0.0}, "registry"),
+        ({("fanout_halted", "1"): 1.0}, "newer-format"),
+        ({("session_halted", "3"): 2.0}, "newer-format"),
+        ({("fanout_dead_letter_total", "1"): 1.0}, "dead-letters"),
     ],
 )
 def test_metrics_that_want_somebody_name_their_page(
@@ -190,6 +193,7 @@ def test_metrics_that_want_somebody_name_their_page(
         },
         {("mailbox_watermark_age_seconds", "3"): 0.2},
         {("samples_stale", ""): 0.0, ("store_connected", "both"): 1.0},
+        {("fanout_halted", "1"): 0.0, ("of_nobody_halted", "1"): 1.0},
     ],
 )
 def test_what_is_as_it_should_be_is_not_mentioned(samples: dict[tuple[str, str], float]) -> None:

@@ -1,6 +1,7 @@
 """Dead letters of fanout: what there is, and what a version that can read it dispatches after all (pipeline.md §2).
 
 found --this version can't read it--> kept
+      --of a newer format, and fanout stands before it--> halting: no letter, it waits
       --a barrier, or ineffective--> nothing to deliver
       --a record--> dispatched without a source --all durable--> receipt at its offset --> resolved for the audit
 """
@@ -13,10 +14,15 @@ from qim.core.contract.entities import FanoutAuditReceipt, ReceiptShard
 from qim.core.contract.logvalue import Barrier, NewerFormat, Outboxed, Undecodable, read_outbox
 from qim.core.mending import dispatching, source
 from qim.core.mending.asking import NotMended, Procedure, barrier_below
+from qim.core.mending.halts import halt
+from qim.core.ports.log import Topic
 
 
 class DeadLetter(Struct, frozen=True, kw_only=True):
-    """``state``: undecodable, newer_format, barrier, ineffective, readable, resolved. message_id "" where unknown."""
+    """``state``: undecodable, newer_format, barrier, ineffective, readable, resolved. message_id "" where unknown.
+
+    halting: no dead letter, but the record of a newer format before which fanout stands still.
+    """
 
     partition: int
     offset: int
@@ -39,13 +45,24 @@ class Redispatch(Struct, frozen=True, kw_only=True):
 
 
 def listed(partitions: Sequence[int]) -> Procedure[tuple[DeadLetter, ...]]:
-    """Every dead letter of these outbox partitions, in the order of partition and offset."""
+    """Every dead letter of these outbox partitions, in the order of partition and offset, and what halts fanout behind them."""
     found: list[DeadLetter] = []
     for partition in partitions:
         known = yield from source.evidence(partition)
         for offset, value in sorted(known.dead_letters.items()):
             resolved = offset in known.receipts
             found.append((yield from _judged(partition, offset, value, resolved)))
+        halted = yield from halt("fanout", Topic.OUTBOX, partition, max(known.checkpoint, 0))
+        if halted is not None:
+            found.append(
+                DeadLetter(
+                    partition=partition,
+                    offset=halted.offset,
+                    size_bytes=halted.size_bytes,
+                    state="halting",
+                    detail=f"format {halted.version}: fanout stands before it and waits for newer code",
+                )
+            )
     return tuple(found)
 
 

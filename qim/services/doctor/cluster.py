@@ -18,6 +18,7 @@ from qim.services.cluster.adapters import Opened, Told, open_adapters
 from qim.services.cluster.shared import shared_numbers
 from qim.services.doctor import processes, shards
 from qim.services.doctor.findings import Finding, fail, ok, refused, warn
+from qim.services.doctor.halted import halted
 from qim.services.hosting import Deployment
 from qim.services.mending import Mender
 from qim.services.roles import ServiceRole
@@ -91,6 +92,7 @@ async def _servers(settings: Settings, *, deep: bool, tiered: bool) -> list[Find
                 mender = Mender(opened.ports, parameters, tiered=tiered)
                 found += await shards.leases(mender, parameters, tiered=tiered)
                 found += await shards.lags(mender, parameters, tiered=tiered)
+                found += await halted(mender)
                 if deep:
                     found += await shards.wholeness(mender)
         finally:

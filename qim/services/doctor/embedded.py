@@ -4,6 +4,7 @@ from pathlib import Path
 
 from qim.services.doctor import processes, shards
 from qim.services.doctor.findings import Finding, ok, warn
+from qim.services.doctor.halted import halted
 from qim.services.embedded import EmbeddedServer
 from qim.services.up import beside_stopped
 
@@ -17,7 +18,7 @@ def stopped(data: Path) -> list[Finding]:
     """Store, logs and registry opened, positions compared with the logs by digest. Raises what a start raises."""
 
     async def look(server: EmbeddedServer) -> list[Finding]:
-        return await shards.wholeness(server.mender)
+        return [*await halted(server.mender), *await shards.wholeness(server.mender)]
 
     found = [
         warn("up", f"no server runs on {data}", f"qim up --data {data}", "shards-not-serving"),

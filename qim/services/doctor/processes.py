@@ -11,6 +11,7 @@ from msgspec import Struct
 from prometheus_client.parser import text_string_to_metric_families
 
 from qim.core.contract.invariants import INVARIANT_MEANINGS, Invariant
+from qim.services.doctor import halted
 from qim.services.doctor.findings import Finding, fail, ok, warn
 from qim.services.metrics import PREFIX
 from qim.services.metrics_table import METRICS
@@ -141,6 +142,7 @@ def judged(subject: str, samples: Samples) -> Iterator[Finding]:
     """What its metrics say."""
     yield from _invariants(subject, samples)
     yield from _queues(subject, samples)
+    yield from halted.judged(subject, samples)
     for (name, label), value in sorted(samples.items()):
         if name == _EXPIRES and value < CERTIFICATE_DAYS_LEAST * DAY_SECONDS:
             yield from certificate(f"{subject}, certificate {label}", value)

@@ -131,7 +131,8 @@ async def wholeness(mender: Mender) -> list[Finding]:
     return found
 
 
-_SETTLED = ("resolved", "barrier", "ineffective")
+_SETTLED = ("resolved", "barrier", "ineffective", "halting")
+"""What halts is no letter, and is told by halted.py."""
 
 
 async def _planned(subject: str, planned: Awaitable[Any], do: str) -> Finding:

@@ -25,6 +25,7 @@ from qim.core.mending.asking import Moved, NotMended, Procedure
 from qim.core.mending.bump import Bump
 from qim.core.mending.dead_letters import listed, redriven
 from qim.core.mending.dispatches import redispatched
+from qim.core.mending.halts import Halt, halts
 from qim.core.mending.outbox import OutboxRepair
 from qim.core.ports.completion import Failed, FailReason, Fenced, StoreRole, Unknown
 from qim.core.ports.log import (
@@ -61,7 +62,7 @@ from qim.sim.generate import generate
 from qim.sim.keyspace import ScriptRuntime
 from qim.sim.run import run_scene
 from qim.sim.scene import Kit, Scene
-from tests.core.newer_format import NEWER
+from tests.core.newer_format import LATER_VERSION, NEWER
 
 SPOIL = "redis.call(unpack(ARGV)) return {'K'}"
 KEY = b"k" * 16
@@ -364,6 +365,51 @@ def test_who_moves_the_checkpoint_meanwhile_makes_us_look_again(world: World) ->
     world.fate = lambda request: Fenced(op=0, epoch=9) if isinstance(request, AmendSource) else None
     with pytest.raises(Moved):
         world.carry_out(redriven([letter], world.shards(), KEY, apply=True))
+
+
+# ------------------------------------------------------------ what stands before a newer format
+
+
+def put(world: World, topic: Topic, number: int, value: bytes) -> int:
+    """One more record that nobody of the world has fetched; its offset."""
+    partition = world.scene.log.partitions[topic, number]
+    offset = partition.end
+    partition.records.append(StoredRecord(offset=offset, append_time=0, key=b"", value=value))
+    return offset
+
+
+def test_a_record_of_a_newer_format_is_found_where_a_consumer_stands_before_it(
+    world: World,
+) -> None:
+    partitions = range(len(world.scene.log.partitions) - 2 * world.shards())
+    shards = range(world.shards())
+    assert world.carry_out(halts(partitions, shards, tiered=True)) == (), "their logs end there"
+    for topic, number in ((Topic.OUTBOX, 0), (Topic.DISPATCH, 1)):
+        put(world, topic, number, b"hello stranger")
+        assert world.carry_out(halts(partitions, shards, tiered=True)) == ()
+        del world.scene.log.partitions[topic, number].records[-1]
+    outbox = put(world, Topic.OUTBOX, 0, NEWER)
+    dispatch = put(world, Topic.DISPATCH, 1, NEWER)
+    put(world, Topic.OUTBOX, 0, NEWER)
+    of_outbox = {"topic": Topic.OUTBOX, "number": 0, "offset": outbox}
+    told: dict[str, Any] = {"size_bytes": len(NEWER), "version": LATER_VERSION}
+    assert world.carry_out(halts(partitions, shards, tiered=True)) == (
+        Halt(consumer="fanout", **of_outbox, **told),
+        Halt(consumer="archiver", **of_outbox, **told),
+        Halt(consumer="mailbox", topic=Topic.DISPATCH, number=1, offset=dispatch, **told),
+    )
+    (fanout,) = world.carry_out(halts(partitions, (), tiered=False))
+    assert fanout.consumer == "fanout"
+
+
+def test_what_halts_fanout_is_listed_beside_the_letters_and_not_redriven(world: World) -> None:
+    offset = put(world, Topic.OUTBOX, 0, NEWER)
+    (letter,) = world.carry_out(listed([0]))
+    assert (letter.state, letter.offset, letter.size_bytes) == ("halting", offset, len(NEWER))
+    assert f"format {LATER_VERSION}" in letter.detail
+    (told,) = world.carry_out(redriven([letter], world.shards(), KEY, apply=True))
+    assert told.outcome == "halting"
+    assert not [one for one in world.asked if isinstance(one, Append)]
 
 
 # ------------------------------------------------------------ an outbox without its tail
