@@ -111,6 +111,18 @@ def test_nothing_that_stands_still_rings(name: str) -> None:
     assert not rings(RULES[name], {})
 
 
+@pytest.mark.parametrize("role", ["fanout", "mailbox", "session", "archiver"])
+def test_who_halts_rings_for_as_long_as_it_lasts(role: str) -> None:
+    """The counter's alarm ends by itself, though nobody has come with newer code yet."""
+    key = (f"qim_{role}_halted", frozenset({("instance", "a")}))
+    until = END - 1_800
+    standing = scraped(0.0, BORN, 0.0) + scraped(BORN, until, 1.0) + scraped(until, END, 0.0)
+    fired = rings(RULES["QimHalted"], {key: standing})
+    assert BORN <= fired[0] <= BORN + 60
+    assert until - 60 <= fired[-1] <= until + 60
+    assert len(fired) >= (until - BORN) // LOOK_SECONDS - 2, "without a pause"
+
+
 # ------------------------------------------------------------ the language
 
 
