@@ -46,27 +46,29 @@ def add_parser(subparsers: Subparsers) -> None:
 def _run(args: argparse.Namespace) -> int:
     from qim.adapters.start_refused import StartRefused
     from qim.services.cluster.process import run_serve
+    from qim.services.refused_line import line_of, refused_line
     from qim.services.roles import ServiceRole
     from qim.services.settings import read_settings, require
 
     role = ServiceRole(args.role)
+    reading = read_settings(os.environ, args.config)
+    as_json, command = reading.settings.log_format == "json", f"qim serve {role}"
     try:
         missing = [client for client in CLIENTS if not _installed(client)]
         if missing:
             raise ModuleNotFoundError(f"no {' and no '.join(missing)}")
-        reading = read_settings(os.environ, args.config)
         settings = reading.require()
         require(settings, role)
         for remark in reading.remarks:
-            print(f"qim serve {role}: {remark}", file=sys.stderr)
+            line = line_of("warning", role, "setting ignored", {"what": remark})
+            print(line if as_json else f"{command}: {remark}", file=sys.stderr)
         return run_serve(settings, role)
     except (StartRefused, OSError) as error:
-        print(f"qim serve {role}: {error}", file=sys.stderr)
+        refused: Exception = error
     except ModuleNotFoundError as error:
-        print(
-            f"qim serve {role}: {error}: install the servers' clients with pip install 'qim[cluster]'",
-            file=sys.stderr,
-        )
+        advice = "install the servers' clients with pip install 'qim[cluster]'"
+        refused = ModuleNotFoundError(f"{error}: {advice}")
+    print(refused_line(command, role, refused, as_json=as_json), file=sys.stderr)
     return int(Exit.USAGE)
 
 

@@ -2,10 +2,12 @@
 
 import argparse
 import os
+import sys
 from pathlib import Path
 
 from qim.cli.arguments import UsageError, address, count, default_data, tenant_days
 from qim.cli.command import Subparsers, add_command
+from qim.cli.exit_codes import Exit
 
 LOG_FORMAT_VARIABLE = "QIM_LOG_FORMAT"
 HOUR_MS = 3_600_000
@@ -97,7 +99,8 @@ def add_parser(subparsers: Subparsers) -> None:
 def _run(args: argparse.Namespace) -> int:
     from qim.cli.refusals import REFUSALS
     from qim.services.config import UpConfig
-    from qim.services.up import refusal, run_up
+    from qim.services.refused_line import refused_line
+    from qim.services.up import run_up
 
     told = {
         "tcp": args.tcp,
@@ -124,4 +127,5 @@ def _run(args: argparse.Namespace) -> int:
     try:
         return run_up(config)
     except REFUSALS as error:
-        return refusal(error)
+        print(refused_line("qim up", "up", error, as_json=config.log_json), file=sys.stderr)
+        return int(Exit.USAGE)

@@ -170,8 +170,8 @@ class EmbeddedServer:
         if self._hosting is not None:
             self._hosting.store_was_reset(reset)
 
-    async def drain(self, seconds_max: float) -> bool:
-        """True when everything came to rest in time."""
+    async def drain(self, seconds_max: float) -> str:
+        """What did not come to rest in time, as words; empty when everything did."""
         assert self.tcp is not None and self._hosting is not None
         self.tcp.stop_accepting()
         return await self._hosting.drain(seconds_max)

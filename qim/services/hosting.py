@@ -48,6 +48,8 @@ from qim.services.runtime import Hosted, HostedMachine, Route, Runtime
 
 AUDIT_SECONDS_MAX: Final = 300.0
 REST_LOOK_SECONDS: Final = 0.01
+LEASES_SECONDS: Final = 1.0
+"""For giving leases back, when nothing else is left of a drain's time."""
 KEEPER: Final = "lease"
 
 
@@ -192,17 +194,21 @@ class Hosting:
             self.keeper.knows_peers(LEASED[role]) for role in self.machines if role in LEASED
         )
 
-    async def drain(self, seconds_max: float) -> bool:
-        """Finish what is in flight, give the leases back; True when everything came to rest in time."""
+    async def drain(self, seconds_max: float) -> str:
+        """Finish what is in flight, give the leases back; who did not come to rest in time and with what, as words."""
         deadline = self._loop.time() + seconds_max
         hosts = [self.hosts[role] for role in DRAIN_ORDER if role in self.hosts]
-        if self.keeper_host is not None:
-            hosts.append(self.keeper_host)
-        calm = True
+        restless: list[str] = []
         for hosted in hosts:
             hosted.post(DrainRequested())
-            calm = await self._rest(hosted, deadline) and calm
-        return calm
+            if not await self._rest(hosted, deadline):
+                restless.append(hosted.in_flight())
+        if (keeper := self.keeper_host) is not None:
+            # Also where machines used up the time: what they have in flight is fenced, and others need not wait.
+            keeper.post(DrainRequested())
+            if not await self._rest(keeper, max(deadline, self._loop.time() + LEASES_SECONDS)):
+                restless.append(keeper.in_flight())
+        return "; ".join(restless)
 
     async def audit(self) -> AuditReport:
         """Run the orphan audit (pipeline.md §8)."""

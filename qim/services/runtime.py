@@ -111,6 +111,16 @@ class Hosted:
         if not self._scheduled and not self._stopped:
             self._schedule()
 
+    def in_flight(self) -> str:
+        """What the machine has to do yet, as words: the queues that hold something, by its own gauges."""
+        asked = getattr(self.machine, "gauges", None)
+        held = {"inbox": len(self.inbox)}
+        for gauge in asked(monotonic_ms()) if asked is not None else ():
+            if gauge.name == "queue_depth" and "cache" not in gauge.label:
+                held[gauge.label.removeprefix(f"{self.name}.")] = gauge.value
+        told = [f"{name} {value}" for name, value in held.items() if value]
+        return f"{self.name}: {', '.join(told) or 'requests without an answer'}"
+
     def stop(self) -> None:
         """Never step again; what is in the inbox is dropped, as in a crash."""
         self._stopped = True

@@ -34,6 +34,7 @@ from qim.services.health import Health
 from qim.services.hosting import AUDIT_SECONDS_MAX
 from qim.services.mending import MendOrder, mended
 from qim.services.observation import LogSink, ProcessObserver
+from qim.services.refused_line import refused_address
 from qim.services.runtime import die_of_what_breaks
 
 SERVER_FILE: Final = "server.json"
@@ -91,18 +92,28 @@ class UpProcess:
     async def _serve(self, server: EmbeddedServer, metrics: str) -> bool:
         """Until told to stop, or a machine died; True when everything was drained."""
         assert server.tcp is not None
-        bound = await server.tcp.listen(*self._config.tcp)
+        with refused_address("--tcp", self._config.tcp):
+            bound = await server.tcp.listen(*self._config.tcp)
         await self._until_serving(server)
         self._say_ready(bound, metrics)
         watching = breakage.begin(self._loop, self._watch(server), "the look at the store")
         try:
             await self._stop.wait()
             self._health.ready, self._health.draining = False, True
-            calm = self._health.died is None and await server.drain(self._config.drain_seconds_max)
+            left = await self._drained(server)
         finally:
             watching.cancel()
-        self._sink.line("info", "up", "drained" if calm else "not drained", {})
-        return calm
+        if left:
+            self._observer.line("error", "not drained", {"in_flight": left})
+        else:
+            self._observer.line("info", "drained", {})
+        return not left
+
+    async def _drained(self, server: EmbeddedServer) -> str:
+        """What could not be finished, as words; empty when everything was."""
+        if self._health.died is not None:
+            return f"a machine died: {self._health.died!r}"
+        return await server.drain(self._config.drain_seconds_max)
 
     async def _start(self, server: EmbeddedServer) -> None:
         config = self._config
@@ -161,18 +172,17 @@ class UpProcess:
             )
             return asked.result(AUDIT_SECONDS_MAX + 5)
 
-        host, port = self._config.metrics
-        return OperatorEndpoint(
-            host,
-            port,
-            self._observer,
-            health=self._health.healthz,
-            ready=self._health.readyz,
-            live=self._health.livez,
-            orders={"/audit": audit, "/mend": mend},
-            key=self._directory.new_operator_key(),
-            on_refused=self._order_refused,
-        )
+        with refused_address("--metrics", self._config.metrics):
+            return OperatorEndpoint(
+                *self._config.metrics,
+                self._observer,
+                health=self._health.healthz,
+                ready=self._health.readyz,
+                live=self._health.livez,
+                orders={"/audit": audit, "/mend": mend},
+                key=self._directory.new_operator_key(),
+                on_refused=self._order_refused,
+            )
 
     def _order_refused(self, told: dict[str, object]) -> None:
         """Called on the endpoint's threads."""
@@ -258,9 +268,3 @@ def stored_config(directory: DataDirectory) -> UpConfig:
         hot_window_ms=int(numbers["hot_window_ms"]),
         default_retention_ms=int(numbers["default_retention_ms"]),
     )
-
-
-def refusal(error: Exception) -> int:
-    """A start that is refused: one line that says why and what to do, status 2."""
-    print(f"qim up: {error}", file=sys.stderr)
-    return 2

@@ -16,6 +16,7 @@ from qim.adapters.embedded.data_directory import DataDirectory, DataDirectoryDam
 from qim.adapters.embedded.sqlite_registry import SharedNumbersDiffer, shared_numbers
 from qim.adapters.embedded.stale_server import command_line, read_record
 from qim.adapters.redis.store import RedisStore
+from qim.adapters.start_refused import StartRefused
 from qim.core.audit import AuditReport, Verdict
 from qim.core.contract.sequences import before_first, mailbox_seq
 from qim.core.ports.completion import StoreReset, StoreRole
@@ -82,7 +83,7 @@ def test_it_serves_is_clean_and_drains(directory: DataDirectory) -> None:
             await serving(server)
             report = await server.audit()
             assert observer.healthy, observer.violations
-            assert await server.drain(30)
+            assert await server.drain(30) == ""
             return report
 
     report = asyncio.run(main())
@@ -159,7 +160,7 @@ def test_a_start_that_fails_late_leaves_nothing(directory: DataDirectory) -> Non
         async def main() -> int:
             return await UpProcess(busy, directory).run()
 
-        with pytest.raises(OSError, match="in use"):
+        with pytest.raises(StartRefused, match="address_taken"):
             asyncio.run(main())
     assert store_is_gone(directory)
     assert not (directory.root / up.SERVER_FILE).exists()
@@ -173,7 +174,7 @@ def test_a_stopped_server_is_audited_from_its_files(tmp_path: Path) -> None:
             async with assembled(directory) as (server, _):
                 server.start_machines("test")
                 await serving(server)
-                assert await server.drain(30)
+                assert await server.drain(30) == ""
 
         asyncio.run(main())
     report = audit_stopped(tmp_path / "data")

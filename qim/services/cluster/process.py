@@ -46,6 +46,7 @@ from qim.services.health import Health
 from qim.services.hosting import Deployment, Hosting, socket_routes
 from qim.services.moderation import moderation_routes
 from qim.services.observation import LogSink, ProcessObserver
+from qim.services.refused_line import refused_address
 from qim.services.roles import ServiceRole
 from qim.services.runtime import Route, Runtime, die_of_what_breaks
 from qim.services.settings import Settings, warnings
@@ -149,8 +150,7 @@ class ServeProcess:
             await self._unless_stopped(self._serving())
         except StoppedAtStart:
             # What it holds already is given back, as after a run: others need not wait for the leases to end.
-            if self._health.died is None:
-                await self._drain(hosting)
+            await self._drain(hosting)
             raise
         self._say_ready(hosting, {**told, "metrics": endpoint.address})
         return await self._until_stopped(hosting)
@@ -258,14 +258,17 @@ class ServeProcess:
         )
         ending.push_async_callback(self._network.close)
         self._observer.sample(self._network.gauges, self._loop)
-        return await self._network.start()
+        push = "_PUSH" if self._role is ServiceRole.GATEWAY else "_LISTEN"
+        with refused_address(f"QIM_{self._role.upper()}{push}", listen):
+            return await self._network.start()
 
     async def _listening(self, ending: contextlib.AsyncExitStack) -> dict[str, object]:
         """Clients may come: the last thing of a start."""
         if self._tcp is None:
             return {}
         ending.callback(self._tcp.abort_all)
-        return {"tcp": await self._tcp.listen(*self._settings.gateway_listen)}
+        with refused_address("QIM_GATEWAY_LISTEN", self._settings.gateway_listen):
+            return {"tcp": await self._tcp.listen(*self._settings.gateway_listen)}
 
     async def _serving(self) -> None:
         """No limit: what is missing is at /readyz, and a lease of a dead process runs out by itself."""
@@ -292,19 +295,26 @@ class ServeProcess:
         try:
             await self._stop.wait()
             self._health.ready, self._health.draining = False, True
-            calm = self._health.died is None and await self._drain(hosting)
+            left = await self._drain(hosting)
         finally:
             watching.cancel()
-        self._log("info", "drained" if calm else "not drained", {})
-        return calm
+        if left:
+            self._log("error", "not drained", {"in_flight": left})
+        else:
+            self._log("info", "drained", {})
+        return not left
 
-    async def _drain(self, hosting: Hosting) -> bool:
+    async def _drain(self, hosting: Hosting) -> str:
+        """What could not be finished, as words; empty when everything was."""
+        if self._health.died is not None:
+            return f"a machine died: {self._health.died!r}"
         if self._tcp is not None:
             self._tcp.stop_accepting()
         # The internal listener stays open meanwhile: answers come on connections that the other side dials.
         deadline = self._loop.time() + self._settings.drain_ms / 1000
         calm = self._desk is None or await self._desk.rest(deadline - self._loop.time())
-        return await hosting.drain(deadline - self._loop.time()) and calm
+        left = await hosting.drain(deadline - self._loop.time())
+        return "; ".join(filter(None, ("" if calm else "an operator's order", left)))
 
     async def _watch(self) -> None:
         while True:
@@ -327,16 +337,15 @@ class ServeProcess:
 
     def _operator_endpoint(self) -> OperatorEndpoint:
         """It only tells: whoever reaches it may read, and starts nothing."""
-        host, port = self._settings.metrics(self._role)
-        health = self._health
-        return OperatorEndpoint(
-            host,
-            port,
-            self._observer,
-            health=health.healthz,
-            ready=health.readyz,
-            live=health.livez,
-        )
+        address, health = self._settings.metrics(self._role), self._health
+        with refused_address("QIM_METRICS_LISTEN", address):
+            return OperatorEndpoint(
+                *address,
+                self._observer,
+                health=health.healthz,
+                ready=health.readyz,
+                live=health.livez,
+            )
 
     # ------------------------------------------------------------ what others call
 

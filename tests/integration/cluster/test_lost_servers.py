@@ -203,5 +203,8 @@ def ends_in_time(mailbox: RoleProcess) -> None:
     while (now := mailbox.cpu_seconds()) is not None:
         spent = now
     assert mailbox.process.status == 1
+    last = mailbox.log_records()[-1]
+    assert (last["level"], last["event"]) == ("error", "not drained")
+    assert last["in_flight"].startswith("mailbox: ")
     assert spent is not None and before is not None
     assert spent - before < 3.0, "it spun while it waited"
