@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from qim.core.ports.completion import Failed, FailReason, Unknown
 from qim.core.ports.registry import (
+    BARRIERS_KEPT,
     Acquire,
     Announce,
     BarrierRegistered,
@@ -184,9 +185,13 @@ class Registry:
         return EpochRaised(op=effect.op)
 
     def _register(self, effect: RegisterBarrier) -> BarrierRegistered:
-        barriers = self.lease(effect.resource).barriers
-        if (effect.epoch, effect.offset) not in barriers:
-            barriers.append((effect.epoch, effect.offset))
+        lease = self.lease(effect.resource)
+        if (effect.epoch, effect.offset) not in lease.barriers:
+            lease.barriers.append((effect.epoch, effect.offset))
+        below = sorted(barrier for barrier in lease.barriers if barrier[1] < effect.log_start)
+        if len(below) > BARRIERS_KEPT:
+            least = below[-BARRIERS_KEPT]
+            lease.barriers = [barrier for barrier in lease.barriers if barrier >= least]
         return BarrierRegistered(op=effect.op)
 
     def _read(self, host: Host, effect: ReadLease) -> LeaseRead:

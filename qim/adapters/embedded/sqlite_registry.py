@@ -20,6 +20,7 @@ from qim.adapters.embedded.data_directory import DataDirectoryDamaged
 from qim.adapters.embedded.database_thread import DatabaseThread, mishap, open_database
 from qim.core.ports.completion import Completion, Failed, FailReason
 from qim.core.ports.registry import (
+    BARRIERS_KEPT,
     Acquire,
     Announce,
     BarrierRegistered,
@@ -241,6 +242,7 @@ class SqliteRegistry:
                 "INSERT OR REPLACE INTO barrier VALUES (?,?,?)",
                 (_name(request.resource), request.epoch, request.offset),
             )
+            _prune_barriers(connection, _name(request.resource), request.log_start)
             return True
 
         def done(result: object) -> None:
@@ -284,6 +286,19 @@ def _store_epoch(connection: sqlite3.Connection, resource: Resource, epoch: int)
         "INSERT INTO lease VALUES (?,?) ON CONFLICT DO UPDATE SET epoch=max(epoch,excluded.epoch)",
         (_name(resource), epoch),
     )
+
+
+def _prune_barriers(connection: sqlite3.Connection, resource: str, log_start: int) -> None:
+    """What is less than the greatest BARRIERS_KEPT below the log's start."""
+    least = connection.execute(
+        "SELECT epoch, place FROM barrier WHERE resource=? AND place<? "
+        "ORDER BY epoch DESC, place DESC LIMIT 1 OFFSET ?",
+        (resource, log_start, BARRIERS_KEPT - 1),
+    ).fetchone()
+    if least is not None:
+        connection.execute(
+            "DELETE FROM barrier WHERE resource=? AND (epoch, place) < (?,?)", (resource, *least)
+        )
 
 
 def _barrier_below(

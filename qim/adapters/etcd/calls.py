@@ -10,6 +10,7 @@ from qim.adapters.etcd.connection import Method
 
 RANGE: Final[Method] = attrgetter("kv.Range")
 PUT: Final[Method] = attrgetter("kv.Put")
+DELETE: Final[Method] = attrgetter("kv.DeleteRange")
 TXN: Final[Method] = attrgetter("kv.Txn")
 GRANT: Final[Method] = attrgetter("lease.LeaseGrant")
 REVOKE: Final[Method] = attrgetter("lease.LeaseRevoke")

@@ -26,6 +26,7 @@ from qim.adapters.etcd.keys import (
     range_end,
 )
 from qim.core.ports.registry import (
+    BARRIERS_KEPT,
     Acquire,
     BarrierRegistered,
     Denied,
@@ -46,6 +47,7 @@ NO_BARRIER: Final = (0, -1)
 ANY_OFFSET: Final = 2**63 - 1
 BARRIERS_PAGE: Final = 500
 REVOKE_MS: Final = 5_000
+PRUNE_MS: Final = 5_000
 REVOKED_LATE_MS: Final = 1_000
 """etcd tells whole seconds that are left, rounded down."""
 
@@ -214,7 +216,27 @@ class Leases:
     async def register(self, request: RegisterBarrier, within: float) -> BarrierRegistered:
         key = self._keys.barrier(request.resource, request.epoch, request.offset)
         await self._connection.change(calls.PUT, rpc.PutRequest(key=key, value=b""), within)
+        if request.log_start > 0:
+            self._background(self._prune(request.resource, request.log_start))
         return BarrierRegistered(op=request.op)
+
+    async def _prune(self, resource: Resource, log_start: int) -> None:
+        """Drop what is less than the greatest BARRIERS_KEPT below the log's start; another OPEN finds what is left."""
+        within = self._connection.within(PRUNE_MS)
+        begin, end = self._keys.barriers(resource), range_end(self._keys.barriers(resource))
+        kept = 0
+        while True:
+            request = calls.last_keys(begin, end, BARRIERS_PAGE)
+            page = await self._connection.ask(calls.RANGE, request, within)
+            for kv in page.kvs:
+                kept += barrier_place(kv.key)[1] < log_start
+                if kept == BARRIERS_KEPT:
+                    less = rpc.DeleteRangeRequest(key=begin, range_end=kv.key)
+                    await self._connection.change(calls.DELETE, less, within)
+                    return
+            if not page.more or not page.kvs:
+                return
+            end = page.kvs[-1].key
 
     async def read(self, request: ReadLease, within: float) -> LeaseRead:
         """Linearizable: OPEN asks so after its fence stands (pipeline.md §1.6 b)."""

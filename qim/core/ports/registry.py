@@ -125,13 +125,22 @@ class LeaseRead(Struct, frozen=True, kw_only=True, gc=False):
     barrier_offset: int
 
 
+BARRIERS_KEPT = 64
+"""More OPENs than fit between a consumer's look at the log's start and its question for the barrier below."""
+
+
 class RegisterBarrier(Struct, frozen=True, kw_only=True, gc=False):
-    """Add (epoch, offset) of a barrier beside the lease; all are kept. Answers: BarrierRegistered, Failed, Unknown."""
+    """Add (epoch, offset) of a barrier beside the lease. Answers: BarrierRegistered, Failed, Unknown.
+
+    ``log_start``: of the log it stands in. Whoever begins at the log's start needs the greatest barrier below it and no other
+    (pipeline.md §1.7), so of those below the greatest BARRIERS_KEPT stay and what is less than these may go.
+    """
 
     op: int
     resource: Resource
     epoch: int
     offset: int
+    log_start: int = 0
 
 
 class BarrierRegistered(Struct, frozen=True, kw_only=True, gc=False):

@@ -106,7 +106,7 @@ class Opening:
     def on_ends(self, shard: Shard, pending: Pending, answer: Answer) -> None:
         """Can the log restore at all what this store lacks?"""
         assert isinstance(answer, EndsRead)
-        applied = shard.walk.applied
+        applied, shard.walk.log_start = shard.walk.applied, answer.start
         if answer.start > applied:
             self.restoring.behind(shard, answer.start)
         elif applied > answer.end:
@@ -177,7 +177,11 @@ class Opening:
         walk.fetched = walk.applied
         op = self._orders.next_op()
         request = RegisterBarrier(
-            op=op, resource=shard.resource, epoch=shard.epoch, offset=walk.barrier
+            op=op,
+            resource=shard.resource,
+            epoch=shard.epoch,
+            offset=walk.barrier,
+            log_start=walk.log_start,
         )
         self._orders.ask(Call.REGISTER, shard, request)
 

@@ -1,6 +1,7 @@
 """The registries the conformance suite runs on, behind one set of verbs: the simulator's and the SQLite one."""
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -26,6 +27,7 @@ from qim.sim.registry import Registry
 from qim.sim.world import World
 
 TTL_MS: Final = 10_000
+SETTLED_ASKS_MAX: Final = 1_000
 SHARD: Final = Resource(role=Role.WRITER, number=3)
 OTHER: Final = Resource(role=Role.WRITER, number=4)
 
@@ -153,6 +155,10 @@ class Asker:
         self.registry = registry
         self._op = 0
 
+    def settled(self, asked: Callable[[], bool]) -> None:
+        """Ask until it is so: what a registry does behind its answer comes between two of them."""
+        assert any(asked() for _ in range(SETTLED_ASKS_MAX))
+
     def op(self) -> int:
         """The next op."""
         self._op += 1
@@ -185,9 +191,17 @@ class Asker:
     def raise_epoch(self, above: int, resource: Resource = SHARD) -> Any:
         return self.registry.ask(RaiseEpoch(op=self.op(), resource=resource, above=above))
 
-    def register(self, epoch: int, offset: int, resource: Resource = SHARD) -> Any:
+    def register(
+        self, epoch: int, offset: int, resource: Resource = SHARD, log_start: int = 0
+    ) -> Any:
         return self.registry.ask(
-            RegisterBarrier(op=self.op(), resource=resource, epoch=epoch, offset=offset)
+            RegisterBarrier(
+                op=self.op(),
+                resource=resource,
+                epoch=epoch,
+                offset=offset,
+                log_start=log_start,
+            )
         )
 
     def read(self, resource: Resource = SHARD, below: int = 2**63 - 1) -> LeaseRead:

@@ -1,6 +1,7 @@
 """Registry conformance: every rule of core/ports/registry.py, on each registry."""
 
 from qim.core.ports.registry import (
+    BARRIERS_KEPT,
     BarrierRegistered,
     Denied,
     EpochRaised,
@@ -171,6 +172,26 @@ def test_a_barrier_registered_again_is_the_same_and_none_is_forgotten(asker: Ask
     read = asker.read(below=50)
     assert (read.barrier_epoch, read.barrier_offset) == (5, 10)
     assert asker.read().barrier_offset == 90
+
+
+def test_of_the_barriers_below_the_logs_start_the_greatest_are_kept(asker: Asker) -> None:
+    """Whoever begins at the log's start takes the greatest one below it; older ones would stand there for ever."""
+    last = 3 * BARRIERS_KEPT
+    for epoch in range(1, last + 1):
+        asker.register(epoch, 10 * epoch)
+        asker.register(epoch, 10 * epoch, OTHER)
+    start = 10 * last - 25
+    asker.register(last + 1, 10 * last + 10, log_start=start)
+    below = [epoch for epoch in range(1, last + 1) if 10 * epoch < start]
+    oldest = below[-BARRIERS_KEPT]
+    asker.settled(lambda: asker.read(below=10 * oldest).barrier_offset == -1)
+    for epoch in (oldest, below[-1], last, last + 1):
+        read = asker.read(below=10 * epoch + 1)
+        assert (read.barrier_epoch, read.barrier_offset) == (epoch, 10 * epoch)
+    assert asker.read(below=start).barrier_epoch == below[-1]
+    assert asker.read(OTHER, below=11).barrier_epoch == 1
+    asker.register(last + 2, 10 * last + 20, log_start=start)
+    assert asker.read(below=10 * oldest + 1).barrier_epoch == oldest
 
 
 # ------------------------------------------------------------ announcements

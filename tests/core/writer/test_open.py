@@ -11,7 +11,7 @@ from qim.core.ports.log import Append, AppendRefused, EndsRead, Fetch, Fetched, 
 from qim.core.ports.registry import LeaseRead, ReadLease, RegisterBarrier, Resource, Role
 from qim.core.ports.store_message import ApplyOutbox, OpenShard, ReadPending, ShardOpened
 from qim.core.writer import WriterConfig
-from tests.core.writer.opened import closed, opened_order
+from tests.core.writer.opened import closed, opened_order, reopened
 from tests.core.writer.scene import SHARD, Scene
 
 
@@ -30,6 +30,20 @@ def test_each_step_waits_for_the_one_before() -> None:
     assert scene.barriers == [(1, 0)]
     assert read_outbox(scene.log[0].value) == Barrier(1)
     assert scene.counts["shard_serving"] == 1
+
+
+def test_a_barrier_is_registered_with_the_start_of_the_log_it_stands_in() -> None:
+    """So that the registry can let go of those that nobody needs any more."""
+    first = Scene()
+    first.send(1, 2)
+    first.settle()
+    applied = first.log_start + len(first.log)
+    first.trim_log(applied)
+    second = reopened(first)
+    second.hold()
+    question = second.until(RegisterBarrier)
+    assert isinstance(question, RegisterBarrier)
+    assert (question.offset, question.log_start) == (applied, applied)
 
 
 def test_no_shard_is_opened_before_the_instance_lease_that_names_its_ids() -> None:
