@@ -288,10 +288,10 @@ async def maximum(load: Load, server: Server, args: argparse.Namespace) -> dict[
     told = {name: value - told.get(name, 0.0) for name, value in server.metrics().items()}
     load.meter = Meter()
     await load.close_windows()
-    commits = told.get("qim_log_commits", 0.0)
+    commits = told.get("qim_log_commits_total", 0.0)
     busy = {
         "loop": used["loop"] / elapsed,
-        "log": told.get("qim_log_busy_seconds", 0.0) / elapsed,
+        "log": told.get("qim_log_busy_seconds_total", 0.0) / elapsed,
         "store": used["store"] / elapsed,
         "client": own / elapsed,
     }

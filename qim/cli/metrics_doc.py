@@ -20,8 +20,8 @@ Every process serves them as Prometheus text at `/metrics` of its operator endpo
 mailbox 9102, session 9103, fanout 9106, archiver 9107; `qim up` has all of them at one). A metric has at most one label,
 named below, of low cardinality. Units are base units. Gauges are read when they are scraped; while the event loop doesn't
 come to answer (`qim_samples_stale` is 1) they are those of the scrape before. A process exposes what happens in it: a
-counter appears with its first event, the five invariants stand at 0 from the start. `increase(x[10m])` of a counter that
-was born at 1 is 0: whoever wants to hear of the first event asks `increase(x[10m]) > 0 or (x unless x offset 10m) > 0`, as
+counter of machines appears with its first event, the five invariants stand at 0 from the start, and so does what adapters
+count by themselves (read like gauges; under a label as soon as there is one). `increase(x[10m])` of a counter that was born at 1 is 0: whoever wants to hear of the first event asks `increase(x[10m]) > 0 or (x unless x offset 10m) > 0`, as
 the rules of `deploy/prometheus/alerts.yml` do.
 """
 HISTOGRAMS = f"""

@@ -25,7 +25,8 @@ from prometheus_client.registry import Collector
 from qim.core.contract.invariants import Invariant
 from qim.services.histogram import Histogram
 from qim.services.log_sink import LogSink
-from qim.services.metrics_table import label_of, meaning_of
+from qim.services.metrics import Kind
+from qim.services.metrics_table import METRICS, label_of, meaning_of
 
 __all__ = ("LogSink", "ProcessObserver")
 
@@ -36,7 +37,7 @@ STAGE_SECONDS: Final = "stage_seconds"
 _INVARIANTS: Final = frozenset(name.value for name in Invariant)
 
 Sample = tuple[str, str, float]
-"""Name of a gauge, its label, its value."""
+"""Name of a gauge, or of a total that whoever tells it counts itself, its label, its value."""
 Sampler = Callable[[], Iterable[Sample]]
 
 
@@ -167,8 +168,9 @@ class ProcessObserver(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Prometheus text: qim_<name>_total, qim_<name>, qim_<name>_seconds_bucket; from any thread."""
-        yield from self._counters()
-        yield from self._gauge_families(self._samples())
+        samples = [_in_base_units(*one) for one in self._samples()]
+        yield from self._counters([one for one in samples if _is_total(one[0])])
+        yield from self._gauge_families([one for one in samples if not _is_total(one[0])])
         yield from self._histogram_families()
 
     def _samples(self) -> list[Sample]:
@@ -200,9 +202,10 @@ class ProcessObserver(Collector):
             if done is not None:
                 done.set()
 
-    def _counters(self) -> Iterable[Metric]:
+    def _counters(self, totals: list[Sample]) -> Iterable[Metric]:
         families: dict[str, CounterMetricFamily] = {}
-        counts = dict(self._counts)
+        counts: dict[tuple[str, str], float] = dict(self._counts)
+        counts |= {(name, label): value for name, label, value in totals}
         for stage, passed in dict(self._passed).items():
             counts["stage", stage] = counts.get(("stage", stage), 0) + passed.count
         for (name, label), value in sorted(counts.items()):
@@ -218,7 +221,7 @@ class ProcessObserver(Collector):
     def _gauge_families(self, samples: list[Sample]) -> Iterable[Metric]:
         families: dict[str, GaugeMetricFamily] = {}
         # By name and label: where two told the same, the last has it.
-        told = {one[:2]: one[2] for one in (_in_base_units(*one) for one in samples)}
+        told = {one[:2]: one[2] for one in samples}
         for (name, label), measured in sorted(told.items()):
             family = families.get(name)
             if family is None:
@@ -250,6 +253,11 @@ def _running_here(loop: AbstractEventLoop) -> bool:
         return asyncio.get_running_loop() is loop
     except RuntimeError:
         return not loop.is_running()
+
+
+def _is_total(name: str) -> bool:
+    known = METRICS.get(name)
+    return known is not None and known.kind is Kind.COUNTER
 
 
 def _in_base_units(name: str, label: str, value: float) -> Sample:

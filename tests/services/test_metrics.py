@@ -139,4 +139,6 @@ def _yields(tree: ast.AST) -> Iterator[tuple[str, Kind]]:
             if isinstance(inner, ast.Yield) and isinstance(inner.value, ast.Tuple):
                 first = inner.value.elts[0]
                 if isinstance(first, ast.Constant):
-                    yield _base_units(str(first.value), Kind.GAUGE), Kind.GAUGE
+                    found = _base_units(str(first.value), Kind.GAUGE)
+                    total = found in METRICS and METRICS[found].kind is Kind.COUNTER
+                    yield found, Kind.COUNTER if total else Kind.GAUGE

@@ -179,10 +179,33 @@ def test_counters_are_named_total_and_invariants_stand_at_zero(logged: Logged) -
     assert 'qim_rejected_total{label="why"} 5.0' in lines
     assert "qim_fanout_outlet_records 4.0" in lines
     assert 'qim_inbox_events_waiting{machine="writer"} 3.0' in lines
-    assert "qim_log_lines_dropped 0.0" in lines
+    assert "qim_log_lines_dropped_total 0.0" in lines
     for invariant in Invariant:
         short = invariant.value.removesuffix("_total").removesuffix("_count")
         assert f"qim_{short}_total 0.0" in lines
+
+
+def test_what_an_adapter_counts_by_itself_is_a_counter_too(logged: Logged) -> None:
+    """It is told like a gauge, and everybody's totals are named alike (contract.md: `qim_…_total`)."""
+    observed = observer(logged)
+    told = [
+        ("kafka_polls", "", 7),
+        ("registry_answers", "Renew.Renewed", 3),
+        ("kafka_lag", "outbox/1", 2),
+    ]
+    observed.sample(lambda: told)
+    registry = CollectorRegistry()
+    registry.register(observed)
+    text = generate_latest(registry).decode()
+    for line in (
+        "# TYPE qim_kafka_polls_total counter",
+        "qim_kafka_polls_total 7.0",
+        'qim_registry_answers_total{kind="Renew.Renewed"} 3.0',
+        "# TYPE qim_kafka_lag gauge",
+        'qim_kafka_lag{partition="outbox/1"} 2.0',
+    ):
+        assert line in text.splitlines(), line
+    assert "qim_kafka_polls " not in text
 
 
 @pytest.mark.parametrize("check", [*Invariant, "version_unknown"])
