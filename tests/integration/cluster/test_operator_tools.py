@@ -1,19 +1,16 @@
 """The operator's tools on real servers: a doctor that finds what is broken, orders that leave a serving cluster alone."""
 
 import asyncio
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-from aiokafka.protocol.admin import DeleteTopicsRequest
 
-from qim.adapters.kafka.cluster import Cluster as Brokers
 from qim.core.contract.frames import SendAck
 from qim.core.contract.ids import dedupe_key
 from qim.core.ports.log import Topic
 from tests.integration.cluster.cluster import Cluster, make_topics
 from tests.integration.cluster.commands import commanded
+from tests.integration.cluster.operating import audited, delete_topic, examined, heard, ordered, say
 from tests.integration.cluster.role_process import RoleProcess
 from tests.integration.raw_client import RawClient, message
 from tests.integration.served import eventually
@@ -22,22 +19,6 @@ from tests.integration.testbed.server_process import ServerFailed
 TRACED = ("writer", "fanout", "mailbox", "session", "gateway")
 """One grep shows a message in each of them."""
 pytestmark = [pytest.mark.servers, pytest.mark.xdist_group("cluster")]
-
-
-def told(cluster: Cluster, *words: str, role: str = "admin") -> tuple[int, dict[str, Any]]:
-    """Status and JSON of a command that is told of the cluster by its environment, and has the certificate of ``role``."""
-    ended = commanded(cluster.operator(role), *words)
-    assert ended.stdout, ended.stderr
-    return ended.returncode, json.loads(ended.stdout)
-
-
-def examined(cluster: Cluster, *more: str) -> tuple[int, list[dict[str, str]]]:
-    """The doctor's findings."""
-    words: list[str] = []
-    for process in cluster.processes.values():
-        words += ["--process", f"{process.role}={process.ready['metrics']}"]
-    status, report = told(cluster, "doctor", *words, *more)
-    return status, report["findings"]
 
 
 def test_the_doctor_and_the_orders_on_a_cluster_that_serves_and_one_that_lost_its_writer(
@@ -68,9 +49,9 @@ def test_the_doctor_and_the_orders_on_a_cluster_that_serves_and_one_that_lost_it
         assert {"shared parameters", "leases of writer", "leases of mailbox", "lag"} <= subjects
         assert {"outbox 0 against its facts", "mailbox shard 0 against its log"} <= subjects
         for words in (("deadletter", "list"), ("repair", "dispatch"), ("repair", "outbox")):
-            status, report = told(cluster, *words)
+            status, report = ordered(cluster, *words)
             assert (status, report.get("refused")) == (0, None), report
-        status, report = told(cluster, "shard", "bump", "--shard", "0", "--apply")
+        status, report = ordered(cluster, "shard", "bump", "--shard", "0", "--apply")
         assert status == 1
         assert "is held by mailbox" in report["refused"]
         orders_of_others_are_refused(cluster)
@@ -104,42 +85,11 @@ def orders_of_others_are_refused(cluster: Cluster) -> None:
 # ------------------------------------------------------------ a topic made anew
 
 
-async def delete_topic(cluster: Cluster, topic: Topic) -> None:
-    """By the brokers' own word; returns when it is gone."""
-    settings = cluster.kafka_settings()
-    name = settings.name_of(topic)
-    brokers = Brokers(settings, asyncio.get_running_loop(), [name])
-    await brokers.start()
-    try:
-        answer = await brokers.ask_any(DeleteTopicsRequest([name], 15_000))
-        assert answer.topic_error_codes[0][1] == 0, answer
-        async with asyncio.timeout(60):
-            while brokers.leader(name, 0) is not None:
-                await brokers.refresh()
-                await asyncio.sleep(0.05)
-    finally:
-        await brokers.close()
-
-
 def test_a_dispatch_topic_made_anew_is_a_bump_away_from_serving(tmp_path: Path) -> None:
     """Nobody starts over it until the operator's word; then every device has everything, and the audit is CLEAN."""
     with Cluster(tmp_path / "cluster") as cluster:
-
-        async def say(*bodies: bytes) -> bytes:
-            async with await RawClient.log_in(cluster.target, 31) as sender:
-                for body in bodies:
-                    ack = await sender.send(body, peer_user_id=32)
-            return ack.message_id
-
-        async def heard(last: bytes, device: bytes) -> list[bytes]:
-            client = await RawClient.connect(cluster.target.tcp)
-            await client.authenticate(cluster.target, 32, device=device)
-            entries = await client.pull_until(last)
-            await client.close()
-            return [entry.body or b"" for entry in entries]
-
-        last = asyncio.run(say(b"one", b"two"))
-        assert asyncio.run(heard(last, b"d1")) == [b"one", b"two"]
+        last = asyncio.run(say(cluster, b"one", b"two"))
+        assert asyncio.run(heard(cluster, last, b"d1")) == [b"one", b"two"]
         readers = cluster.roles("fanout", "mailbox", "session")
         for process in readers:
             assert process.stop() == 0
@@ -152,44 +102,27 @@ def test_a_dispatch_topic_made_anew_is_a_bump_away_from_serving(tmp_path: Path) 
         refused = RoleProcess("mailbox-9", "mailbox", tmp_path / "refused", readers[1].settings)
         with pytest.raises(ServerFailed, match="topic_id_dispatch"):
             refused.start()
-        status, report = told(cluster, "shard", "bump", "--apply")
+        status, report = ordered(cluster, "shard", "bump", "--apply")
         assert (status, report.get("refused")) == (0, None), report
         assert all(one["new_shard_epoch"] == 2 for one in report["found"] if one["applied"])
         cluster.start_processes(readers)
-        last = asyncio.run(say(b"three"))
-        assert asyncio.run(heard(last, b"d2"))[-1] == b"three"
-        report = cluster.audited()
-        while report["verdict"] == "INCOMPLETE":
-            report = cluster.audited()
-        assert report["verdict"] == "CLEAN", report
+        last = asyncio.run(say(cluster, b"three"))
+        assert asyncio.run(heard(cluster, last, b"d2"))[-1] == b"three"
+        assert audited(cluster)["verdict"] == "CLEAN"
 
 
 def test_an_outbox_topic_made_anew_gets_back_what_the_hot_store_has(tmp_path: Path) -> None:
     """Acked messages nobody had dispatched are delivered once; those that were delivered are delivered no second time."""
     with Cluster(tmp_path / "cluster") as cluster:
-
-        async def say(*bodies: bytes) -> bytes:
-            async with await RawClient.log_in(cluster.target, 31) as sender:
-                for body in bodies:
-                    ack = await sender.send(body, peer_user_id=32)
-            return ack.message_id
-
-        async def heard(last: bytes, device: bytes) -> list[bytes]:
-            client = await RawClient.connect(cluster.target.tcp)
-            await client.authenticate(cluster.target, 32, device=device)
-            entries = await client.pull_until(last)
-            await client.close()
-            return [entry.body or b"" for entry in entries]
-
-        last = asyncio.run(say(b"one", b"two"))
-        asyncio.run(heard(last, b"d1"))
+        last = asyncio.run(say(cluster, b"one", b"two"))
+        asyncio.run(heard(cluster, last, b"d1"))
         (writer,), (fanout,) = cluster.roles("writer"), cluster.roles("fanout")
         assert fanout.stop() == 0
-        last = asyncio.run(say(b"acked, not dispatched"))
+        last = asyncio.run(say(cluster, b"acked, not dispatched"))
         assert writer.stop() == 0
         asyncio.run(delete_topic(cluster, Topic.OUTBOX))
         asyncio.run(make_topics(cluster.kafka_settings()))
-        status, report = told(cluster, "repair", "outbox")
+        status, report = ordered(cluster, "repair", "outbox")
         assert status == 1
         lost = [(one["lost_dispatched"], one["lost_undispatched"]) for one in report["found"]]
         assert tuple(map(sum, zip(*lost, strict=True))) == (2, 1)
@@ -198,13 +131,39 @@ def test_an_outbox_topic_made_anew_gets_back_what_the_hot_store_has(tmp_path: Pa
         unasked = commanded(cluster.operator("admin"), "repair", "outbox", "--apply")
         assert (unasked.returncode, unasked.stdout) == (3, ""), unasked.stderr
         words = ("repair", "outbox", "--apply", "--without-auditor")
-        status, report = told(cluster, *words)
+        status, report = ordered(cluster, *words)
         assert (status, report.get("refused")) == (0, None), report
         cluster.start_processes([writer, fanout, auditor])
-        assert asyncio.run(heard(last, b"d2")) == [b"one", b"two", b"acked, not dispatched"]
-        last = asyncio.run(say(b"and on"))
-        assert asyncio.run(heard(last, b"d3"))[-1] == b"and on"
-        report = cluster.audited()
-        while report["verdict"] == "INCOMPLETE":
-            report = cluster.audited()
-        assert report["verdict"] == "CLEAN", report
+        assert asyncio.run(heard(cluster, last, b"d2")) == [
+            b"one",
+            b"two",
+            b"acked, not dispatched",
+        ]
+        last = asyncio.run(say(cluster, b"and on"))
+        assert asyncio.run(heard(cluster, last, b"d3"))[-1] == b"and on"
+        assert audited(cluster)["verdict"] == "CLEAN"
+
+
+def test_both_topics_made_anew_one_after_the_other_leave_no_orphan(tmp_path: Path) -> None:
+    """What was delivered and never audited is published again behind the mark of the bump: nothing of it is an orphan."""
+    with Cluster(tmp_path / "cluster") as cluster:
+        last = asyncio.run(say(cluster, *(b"delivered %d" % n for n in range(20))))
+        assert len(asyncio.run(heard(cluster, last, b"d1"))) == 20
+        stopped = cluster.roles("writer", "fanout", "mailbox", "session", "auditor")
+        for process in stopped:
+            assert process.stop() == 0
+        for topic, words in (
+            (Topic.DISPATCH, ("shard", "bump")),
+            (Topic.OUTBOX, ("repair", "outbox")),
+        ):
+            asyncio.run(delete_topic(cluster, topic))
+            asyncio.run(make_topics(cluster.kafka_settings()))
+            status, report = ordered(cluster, *words, "--apply", "--without-auditor")
+            assert (status, report.get("refused")) == (0, None), report
+        cluster.start_processes(stopped)
+        last = asyncio.run(say(cluster, b"and on"))
+        assert asyncio.run(heard(cluster, last, b"d2"))[-1] == b"and on"
+        report = audited(cluster)
+        assert (report["verdict"], report["orphans"]) == ("CLEAN", [])
+        (auditor,) = cluster.roles("auditor")
+        assert auditor.get("/healthz")[0] == 200

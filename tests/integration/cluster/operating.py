@@ -1,0 +1,73 @@
+"""What an operator does to a cluster of the tests, and what two users say and hear meanwhile."""
+
+import asyncio
+import json
+from typing import Any
+
+from aiokafka.protocol.admin import DeleteTopicsRequest
+
+from qim.adapters.kafka.cluster import Cluster as Brokers
+from qim.core.ports.log import Topic
+from tests.integration.cluster.cluster import Cluster
+from tests.integration.cluster.commands import commanded
+from tests.integration.raw_client import RawClient
+
+SAYS, HEARS = 31, 32
+
+
+def ordered(cluster: Cluster, *words: str, role: str = "admin") -> tuple[int, dict[str, Any]]:
+    """Status and JSON of a command that is told of the cluster by its environment, and has the certificate of ``role``."""
+    ended = commanded(cluster.operator(role), *words)
+    assert ended.stdout, ended.stderr
+    return ended.returncode, json.loads(ended.stdout)
+
+
+def examined(cluster: Cluster, *more: str) -> tuple[int, list[dict[str, str]]]:
+    """The doctor's findings."""
+    words: list[str] = []
+    for process in cluster.processes.values():
+        words += ["--process", f"{process.role}={process.ready['metrics']}"]
+    status, report = ordered(cluster, "doctor", *words, *more)
+    return status, report["findings"]
+
+
+async def say(cluster: Cluster, *bodies: bytes) -> bytes:
+    """One user to the other; the last message_id."""
+    async with await RawClient.log_in(cluster.target, SAYS) as sender:
+        for body in bodies:
+            ack = await sender.send(body, peer_user_id=HEARS)
+    return ack.message_id
+
+
+async def heard(cluster: Cluster, last: bytes, device: bytes) -> list[bytes]:
+    """What a new device of the other one pulls, up to the message ``last``."""
+    client = await RawClient.connect(cluster.target.tcp)
+    await client.authenticate(cluster.target, HEARS, device=device)
+    entries = await client.pull_until(last)
+    await client.close()
+    return [entry.body or b"" for entry in entries]
+
+
+def audited(cluster: Cluster) -> dict[str, Any]:
+    """The report of an audit once every consumer is through."""
+    report: dict[str, Any] = cluster.audited()
+    while report["verdict"] == "INCOMPLETE":
+        report = cluster.audited()
+    return report
+
+
+async def delete_topic(cluster: Cluster, topic: Topic) -> None:
+    """By the brokers' own word; returns when it is gone."""
+    settings = cluster.kafka_settings()
+    name = settings.name_of(topic)
+    brokers = Brokers(settings, asyncio.get_running_loop(), [name])
+    await brokers.start()
+    try:
+        answer = await brokers.ask_any(DeleteTopicsRequest([name], 15_000))
+        assert answer.topic_error_codes[0][1] == 0, answer
+        async with asyncio.timeout(60):
+            while brokers.leader(name, 0) is not None:
+                await brokers.refresh()
+                await asyncio.sleep(0.05)
+    finally:
+        await brokers.close()
