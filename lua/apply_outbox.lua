@@ -7,7 +7,8 @@
 --        7 ho: order of hot rows, 8 wo: pending overlays,
 --        then five a record: d: dedupe, c: conversation, h: history, gm: members, gv: versions
 -- ARGV   1 incarnation, 2 epoch8, 3 cutoff8 of the dedupe window, 4 applied_from8, 5 applied_to8, 6 filter8,
---        7 the run_id for which the shard is whole from now on, or '', then sixteen a record: intent72, seq8 activity16, stored, conversation16 seq8 message_id16, fact, kind1,
+--        7 the run_id for which the shard is whole from now on, or '', 8 digest16 of the record before applied_to
+--        or '', then sixteen a record: intent72, seq8 activity16, stored, conversation16 seq8 message_id16, fact, kind1,
 --        users16 or '', previous version8 ('' no membership), seq8 before, operation1, kind1 version8 digest16, users,
 --        creator8, name, meta, user8 target8 of an overlay (user 0: a recall) or ''
 -- Reply  K; or R (also when `applied` stands below applied_from); or F epoch8; or X: a version before is missing
@@ -24,6 +25,8 @@ local function tell_whole()
   if ARGV[7] ~= '' then call('HSET', KEYS[2], 'o', ARGV[7]) end
 end
 if not below(applied, ARGV[5]) then
+  -- What stands before `applied` is told anew where an operator filled up a log that had lost it.
+  if applied == ARGV[5] and ARGV[8] ~= '' then call('HSET', KEYS[2], 'd', ARGV[5] .. ARGV[8]) end
   tell_whole()
   return {'K'}
 end
@@ -44,7 +47,7 @@ end
 
 local function check()
   local made = {}
-  local argument = 8
+  local argument = 9
   for key = 9, #KEYS, 5 do
     local previous = ARGV[argument + 7]
     if previous ~= '' then
@@ -165,11 +168,11 @@ end
 
 if not check() then return {'X'} end
 local newest = shard[3] or '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
-local argument = 8
+local argument = 9
 for key = 9, #KEYS, 5 do
   newest = greater(newest, restore(key, argument))
   argument = argument + FIELDS
 end
-call('HSET', KEYS[2], 'a', ARGV[5], 'f', ARGV[6], 'h', newest)
+call('HSET', KEYS[2], 'a', ARGV[5], 'f', ARGV[6], 'h', newest, 'd', ARGV[5] .. ARGV[8])
 tell_whole()
 return {'K'}

@@ -3,7 +3,7 @@
 --
 -- KEYS   1 incarnation, 2 ws: writer shard, 3 wp: pending, 4 wa: facts, 5 ho: order of hot rows, 6 wo: pending
 --        overlays, then one d: dedupe an item
--- ARGV   1 incarnation, 2 epoch8, 3 applied_to8, then two an item: conversation16 seq8 message_id16 and the
+-- ARGV   1 incarnation, 2 epoch8, 3 applied_to8, 4 digest16 of the record before it or '', then two an item: conversation16 seq8 message_id16 and the
 --        fact as it will stand
 -- Reply  K; or L index; or R; or F epoch8
 -- Uses: compare, guard
@@ -14,7 +14,7 @@ local refused = foreign() or refusal(shard[1], ARGV[2])
 if refused then return refused end
 
 local commits, facts, settled, hot, places = {}, {}, {}, {}, {}
-local argument, newest = 4, shard[3] or '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
+local argument, newest = 5, shard[3] or '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
 for key = 7, #KEYS do
   local member = ARGV[argument]
   local message_id = sub(member, 25)
@@ -45,7 +45,7 @@ if #commits ~= 0 then
   call('HDEL', KEYS[6], unpack(places))
 end
 if not shard[2] or below(shard[2], ARGV[3]) then
-  call('HSET', KEYS[2], 'a', ARGV[3], 'f', ARGV[2], 'h', newest)
+  call('HSET', KEYS[2], 'a', ARGV[3], 'f', ARGV[2], 'h', newest, 'd', ARGV[3] .. ARGV[4])
 elseif #commits ~= 0 and newest ~= shard[3] then
   call('HSET', KEYS[2], 'h', newest)
 end

@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import Final
 
 from qim.core.contract.hashing import H
-from qim.core.ports.log import StoredRecord
+from qim.core.ports.log import OutOfRange, StoredRecord
 from qim.core.ports.store_message import Position
 
 NO_DIGEST: Final = b"\0" * 16
@@ -18,6 +18,23 @@ NO_DIGEST: Final = b"\0" * 16
 def record_digest(record: StoredRecord) -> bytes:
     """16 bytes that name a record's place and content, as a position keeps it of its predecessor."""
     return H("qim.position", record.offset, record.key, record.value)
+
+
+def names_record(before: bytes) -> bool:
+    """``Fetch.before`` is to be compared."""
+    return before not in (b"", NO_DIGEST)
+
+
+def is_other(before: bytes, predecessor: StoredRecord) -> bool:
+    """``Fetch.before`` names another record than the one that stands there."""
+    return names_record(before) and record_digest(predecessor) != before
+
+
+def why_out_of_range(offset: int, answer: OutOfRange) -> str:
+    """What a stopped partition says of a running fetch at ``offset``."""
+    if answer.other_record:
+        return f"{Verdict.OTHER_RECORD.name}: another record stands before {offset} than was read"
+    return f"offset {offset} is outside {answer.start}..{answer.end}"
 
 
 class Verdict(IntEnum):

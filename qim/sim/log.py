@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from qim.core.contract.entities import MessageKind
 from qim.core.contract.hashing import H
-from qim.core.contract.logvalue import Outboxed, read_outbox
+from qim.core.contract.logvalue import Outboxed, barrier_value, read_outbox
 from qim.core.ports.completion import Failed, FailReason, Unknown
 from qim.core.ports.log import (
     Append,
@@ -25,6 +25,7 @@ from qim.core.ports.log import (
     Topic,
 )
 from qim.core.ports.registry import Resource, Role
+from qim.core.position import is_other
 from qim.sim.choice import (
     DETAIL_MASK,
     DETAIL_SHIFT,
@@ -96,6 +97,13 @@ class Partition:
                 break
             taken.append(record)
         return tuple(taken)
+
+    def differs(self, offset: int, before: bytes) -> bool:
+        """Another record stands at ``offset - 1`` than the one whose digest is ``before``."""
+        at = offset - 1 - self.base
+        if offset <= self.start or not 0 <= at < len(self.records) or offset - 1 in self.gone:
+            return False
+        return is_other(before, self.records[at])
 
 
 class Rates:
@@ -284,11 +292,11 @@ class Log:
                 return AppendRefused(op=effect.op, index=records[0], why="invalid record")
         return None
 
-    def _store(self, partition: Partition, host: Host, effect: Append) -> tuple[StoredRecord, ...]:
-        world = self.world
+    def _grow(
+        self, partition: Partition, records: tuple[LogRecord, ...]
+    ) -> tuple[StoredRecord, ...]:
+        world, end = self.world, partition.end
         wall = self.wall.read(world.now)
-        end = partition.end
-        records: tuple[LogRecord, ...] = effect.records
         stored = tuple(
             StoredRecord(offset=end + i, append_time=wall, key=record.key, value=record.value)
             for i, record in enumerate(records)
@@ -297,8 +305,12 @@ class Log:
         self.appends += 1
         for record in stored:
             world.trace.entries.append(
-                (world.now, effect.topic, effect.partition, record.offset, record.value)
+                (world.now, partition.topic, partition.number, record.offset, record.value)
             )
+        return stored
+
+    def _store(self, partition: Partition, host: Host, effect: Append) -> tuple[StoredRecord, ...]:
+        stored = self._grow(partition, effect.records)
         if self.heard is not None:
             self.heard(partition, host, effect, stored)
         if partition.waiters:
@@ -316,15 +328,7 @@ class Log:
         partition = self.partitions[effect.topic, effect.partition]
         if self._unreadable(partition, host, effect, draw):
             return
-        if not partition.start <= effect.offset <= partition.end:
-            self._count("log.out_of_range")
-            answer = OutOfRange(
-                op=effect.op,
-                topic_id=partition.topic_id,
-                start=partition.start,
-                end=partition.end,
-            )
-            self.world.at(self.world.now + self._reply_delay(draw), 0, host.take, answer)
+        if self._outside(partition, host, effect, draw):
             return
         if effect.offset < partition.end or effect.wait_ms <= 0:
             self._answer_fetch(partition, host, effect, draw)
@@ -342,8 +346,25 @@ class Log:
                 self._answer_fetch(partition, host, effect, draw)
                 return
 
+    def _outside(self, partition: Partition, host: Host, effect: Fetch, draw: int) -> bool:
+        """The asked position is not in this log: its offset, or the record before it."""
+        within = partition.start <= effect.offset <= partition.end
+        other = within and partition.differs(effect.offset, effect.before)
+        if within and not other:
+            return False
+        self._count("log.other_record" if other else "log.out_of_range")
+        answer = OutOfRange(
+            op=effect.op,
+            topic_id=partition.topic_id,
+            start=partition.start,
+            end=partition.end,
+            other_record=other,
+        )
+        self.world.at(self.world.now + self._reply_delay(draw), 0, host.take, answer)
+        return True
+
     def _answer_fetch(self, partition: Partition, host: Host, effect: Fetch, draw: int) -> None:
-        if host.dead:
+        if host.dead or self._outside(partition, host, effect, draw):
             return
         limit = effect.limit
         if self.rated and ODDS - 1 - (draw >> FAULT_SHIFT & FAULT_MASK) < self.rates.short:
@@ -418,6 +439,23 @@ class Log:
             if record.offset < last.get(record.key, 0) and record.offset not in partition.gone:
                 partition.gone[record.offset] = None
                 self._count("log.compacted")
+
+    def lose_tail(self, partition: Partition, count: int, *, refill: bool) -> None:
+        """The last records are gone, acknowledged ones too. ``refill``: late copies that mean nothing stand there at once."""
+        keep = max(partition.start, partition.end - count) - partition.base
+        lost = partition.records[keep:]
+        if not lost:
+            return
+        self._count("log.tail_lost")
+        del partition.records[keep:]
+        partition.gone = {offset: None for offset in partition.gone if offset < partition.end}
+        if refill:
+            first = partition.records[0] if partition.records else lost[0]
+            value = barrier_value(1) if partition.topic is Topic.OUTBOX else first.value
+            again = LogRecord(
+                key=b"" if partition.topic is Topic.OUTBOX else first.key, value=value
+            )
+            self._grow(partition, (again,) * (len(lost) + 1))
 
     def recreate(self, partition: Partition, generation: int) -> None:
         """The topic is another one: new identity, empty, offsets from 0 again."""

@@ -15,8 +15,9 @@ from qim.cli.main import main
 from qim.core.audit import OrphanKind, Verdict
 from qim.core.contract.frames import SendAck
 from qim.core.contract.invariants import Invariant
-from qim.core.contract.logvalue import Outboxed, Undecodable, read_outbox
+from qim.core.contract.logvalue import Outboxed, Undecodable, barrier_value, read_outbox
 from qim.core.contract.routing import shard as shard_of
+from qim.core.contract.routing import writer_shard
 from qim.core.contract.sequences import split_mailbox_seq
 from qim.core.fanout import admitting
 from qim.core.mending.asking import NotMended
@@ -257,6 +258,39 @@ def test_a_bump_and_then_a_repair_of_what_no_audit_has_seen(run: Any) -> None:
             client = await RawClient.log_in(running.target, BOB)
             assert len(await client.history(acks[0].conversation_id)) == 7
             await client.close()
+
+    run(case)
+
+
+OTHERS = """UPDATE record SET key = x'', value = ? WHERE topic = 'outbox' AND partition = ? AND position >
+  (SELECT max(position) - 2 FROM record AS r WHERE r.topic = 'outbox' AND r.partition = record.partition)"""
+"""A dead owner's late appends, which mean nothing, stand where records were lost."""
+
+
+def test_an_outbox_that_grew_again_over_its_lost_tail_is_found_out_and_filled_up(run: Any) -> None:
+    async def case(ground: Ground) -> None:
+        async with ground.serving() as running:
+            acks = await running.say(*(b"delivered %d" % n for n in range(4)))
+            await running.heard(acks[-1].message_id)
+            await running.until(lambda: passed_by_fanout(running, acks[-1]))
+            late = await running.say(*(b"acked %d" % n for n in range(2)), without="fanout")
+            number = writer_shard(late[0].conversation_id, 2)
+        ground.log((OTHERS, (barrier_value(1), number)))
+        async with ground.broken() as running:
+            # The writer at its open, and the archiver, which had read what is gone.
+            told = running.observer.violations
+            await running.until(lambda: len({check for check, _ in told}) == 2)
+            assert {check for check, _ in told} == {"outbox_truncated", "position_mismatch"}
+        async with ground.parts() as (server, _):
+            plan = await server.mender.repair_outbox(number, apply=False)
+            assert (plan.lost_undispatched, plan.trusted, plan.padding) == (2, False, 0)
+            await server.mender.repair_outbox(number, apply=True)
+            assert (await server.mender.repair_outbox(number, apply=False)).nothing()
+        async with ground.serving() as running:
+            heard = await running.heard(late[-1].message_id)
+            assert heard == [b"delivered %d" % n for n in range(4)] + [b"acked 0", b"acked 1"]
+            assert (await running.audited()).verdict is Verdict.CLEAN
+            assert running.observer.healthy
 
     run(case)
 

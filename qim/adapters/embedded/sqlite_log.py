@@ -32,6 +32,7 @@ from qim.core.ports.log import (
     StoredRecord,
     Topic,
 )
+from qim.core.position import is_other, names_record
 
 Answer = Callable[[LogReply | Completion], None]
 
@@ -97,6 +98,12 @@ class _Partition:
         self.start = max(self.start, offset)
         while self.tail and self.tail[0].offset < self.start:
             self.tail_bytes -= _size(self.tail.popleft())
+
+    def differs(self, fetch: Fetch) -> bool:
+        """Another record stands before the offset than the one named, as far as memory has it; else the file is read for it."""
+        if not self.tail or fetch.offset <= self.tail[0].offset:
+            return False
+        return is_other(fetch.before, self.tail[fetch.offset - 1 - self.tail[0].offset])
 
     def from_tail(self, offset: int, limit: int, bytes_max: int) -> list[StoredRecord] | None:
         """Records from memory, or None where the file must be asked."""
@@ -282,6 +289,8 @@ class SqliteLog:
     def _fetch(self, fetch: Fetch, partition: _Partition, answer: Answer) -> None:
         if not partition.start <= fetch.offset <= partition.end:
             self._out_of_range(fetch, partition, answer)
+        elif partition.differs(fetch):
+            self._out_of_range(fetch, partition, answer, other_record=True)
         elif fetch.offset == partition.end and fetch.wait_ms > 0 and not self._stopped:
             waiter = _Waiter(fetch, answer)
             waiter.timer = self._loop.call_later(
@@ -293,7 +302,10 @@ class SqliteLog:
 
     def _serve(self, fetch: Fetch, partition: _Partition, answer: Answer) -> None:
         records = partition.from_tail(fetch.offset, fetch.limit, fetch.bytes_max)
-        if records is not None or fetch.offset == partition.end:
+        # Who waits at the end asked once without waiting when it opened: nobody but us writes the file since.
+        at_end = fetch.offset == partition.end
+        unseen = fetch.wait_ms <= 0 and names_record(fetch.before) and not partition.tail
+        if records is not None or (at_end and not unseen):
             self._fetched(fetch, partition, answer, records or [])
             return
 
@@ -306,18 +318,27 @@ class SqliteLog:
             elif fetch.offset < partition.start:
                 # Retention overtook the reading: what was found begins behind a hole.
                 self._out_of_range(fetch, partition, answer)
+            elif result and result[0].offset < fetch.offset:
+                other = is_other(fetch.before, result[0])
+                if other:
+                    self._out_of_range(fetch, partition, answer, other_record=True)
+                else:
+                    self._fetched(fetch, partition, answer, result[1:])
             else:
                 self._fetched(fetch, partition, answer, result)
 
         self._database.submit(work, done)
 
-    def _out_of_range(self, fetch: Fetch, partition: _Partition, answer: Answer) -> None:
+    def _out_of_range(
+        self, fetch: Fetch, partition: _Partition, answer: Answer, *, other_record: bool = False
+    ) -> None:
         answer(
             OutOfRange(
                 op=fetch.op,
                 topic_id=self._topic_ids[fetch.topic],
                 start=partition.start,
                 end=partition.end,
+                other_record=other_record,
             )
         )
 
@@ -421,6 +442,21 @@ def _compact(connection: sqlite3.Connection, number: int, begin: int, older_than
 
 
 def _read(connection: sqlite3.Connection, fetch: Fetch) -> list[StoredRecord]:
+    """From the offset on, and before these the record at ``offset - 1`` where ``fetch`` names one and it is there."""
+    taken: list[StoredRecord] = []
+    if names_record(fetch.before):
+        place = (fetch.topic.value, fetch.partition, fetch.offset - 1)
+        found = connection.execute(
+            "SELECT position,time,key,value FROM record WHERE topic=? AND partition=? AND position=?",
+            place,
+        ).fetchone()
+        if found is not None:
+            offset, append_time, key, value = found
+            taken.append(StoredRecord(offset=offset, append_time=append_time, key=key, value=value))
+    return taken + _read_on(connection, fetch)
+
+
+def _read_on(connection: sqlite3.Connection, fetch: Fetch) -> list[StoredRecord]:
     rows = connection.execute(
         "SELECT position,time,key,value FROM record WHERE topic=? AND partition=? AND position>=? "
         "ORDER BY position LIMIT ?",

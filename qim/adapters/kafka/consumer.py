@@ -3,7 +3,9 @@
 Why not a long poll a fetch: a broker serves one request of a connection at a time, so 64 shards that wait would need 64
 connections, or wait for each other. Why a window ahead: the poll in flight can't be changed, so a partition that is out
 of it while its reader digests would miss what comes until the next one. A partition joins by a direct read at the
-position its reader names (see reader.py), and every position comes from a reader: nothing is committed, nothing reset.
+position its reader names (see reader.py), and every position comes from a reader: nothing is committed, nothing reset. It
+joins so again under another leader, under the same one elected anew, and after a connection was lost: a log may have lost its
+tail meanwhile and grown again, and would seem to go on where it does not.
 
 A partition whose end is ahead of us and that delivers nothing for stall_ms gets new connections and a new session,
 counted: a consumer that lives but stands still is what is left of a broker's restart now and then.
@@ -22,9 +24,9 @@ from qim.adapters.kafka.fetch_wire import AskFetch, FetchedPart, FetchPart
 from qim.adapters.kafka.reader import NO_ERROR, OUT_OF_RANGE, Ends, Outside, Reader, Span
 from qim.adapters.kafka.record_batches import BatchesBroken, decode, within
 from qim.adapters.kafka.settings import KIB, KafkaSettings
-from qim.adapters.kafka.tail import Answer, Tail, Waiter, fetched
+from qim.adapters.kafka.tail import Answer, Tail, Waiter, fetched, outside
 from qim.core.ports.completion import Completion, Failed, FailReason
-from qim.core.ports.log import Fetch, LogReply, OutOfRange
+from qim.core.ports.log import Fetch, LogReply
 
 LOG: Final = logging.getLogger(__name__)
 POLL_BYTES_MAX: Final = 512 * KIB
@@ -107,9 +109,9 @@ class Consumer:
             self._unseat(tail)
         if self._closed:
             answer(Failed(op=fetch.op, why=FailReason.CANCELLED))
-        elif tail.covers(fetch.offset):
+        elif tail.covers(fetch):
             if not tail.waiters:
-                tail.passed(fetch.offset)
+                tail.passed(fetch)
             self._serve_or_wait(tail, waiter)
             self._wake(key)
         else:
@@ -118,7 +120,7 @@ class Consumer:
     # ---------------------------------------------------------------- one fetch
 
     def _serve_or_wait(self, tail: Tail, waiter: Waiter) -> None:
-        records = tail.take(waiter.fetch)
+        records = tail.take(waiter.fetch) if tail.covers(waiter.fetch) else []
         if records:
             waiter.answer(tail.fetched(waiter.fetch, records))
             return
@@ -133,6 +135,7 @@ class Consumer:
             fetch.offset,
             max(fetch.bytes_max, POLL_BYTES_MAX),
             partial(self._have_read, tail, waiter),
+            fetch.before,
         )
 
     def _have_read(self, tail: Tail, waiter: Waiter, result: Span | Outside | FailReason) -> None:
@@ -140,18 +143,19 @@ class Consumer:
         match result:
             case Span():
                 self._have_span(tail, waiter, result)
-            case Outside(ends=ends):
-                waiter.answer(
-                    OutOfRange(op=fetch.op, topic_id=ends.topic_id, start=ends.start, end=ends.end)
-                )
+            case Outside():
+                waiter.answer(outside(fetch, result))
             case FailReason():
                 waiter.answer(Failed(op=fetch.op, why=result))
 
     def _have_span(self, tail: Tail, waiter: Waiter, span: Span) -> None:
         fetch = waiter.fetch
+        if span.epoch > tail.epoch:
+            # What waits here waits behind what another leadership told.
+            self._unseat(tail)
         if not tail.waiters:
             # Nobody else reads here: the window goes where this reader is.
-            tail.seat(span.ends, fetch.offset, span.next, span.records)
+            tail.seat(span, fetch.offset, fetch.before)
         if span.records:
             records = within(span.records, 0, fetch.limit, fetch.bytes_max)
             waiter.answer(fetched(fetch, span.ends, records))
@@ -244,7 +248,8 @@ class Consumer:
             leader = self._cluster.leader(*key)
             if leader is None or leader.node != node:
                 continue
-            if tail.ends.topic_id != self._cluster.topic_id(key[0]):
+            other_topic = tail.ends.topic_id != self._cluster.topic_id(key[0])
+            if other_topic or tail.epoch != leader.epoch:
                 self._unseat(tail)
                 continue
             size = self._settings.request_bytes_max if tail.hungry else POLL_BYTES_MAX
@@ -267,6 +272,8 @@ class Consumer:
             answer = await self._cluster.ask(node, Lane.POLL, request)
         except BrokerGone:
             self._sessions[node] = FetchSession()
+            for key in wanted:
+                self._unseat(self._tails[key])
             return False
         self.polls += 1
         if answer.error != NO_ERROR:
@@ -285,6 +292,9 @@ class Consumer:
     def _feed(self, session: FetchSession, key: tuple[str, int], part: FetchedPart) -> None:
         asked, tail = session.sent.get(key), self._tails.get(key)
         if asked is None or tail is None or tail.ends is None or asked.offset != tail.next:
+            self.answers_dropped += 1
+            return
+        if asked.leader_epoch != tail.epoch or asked.topic_id != tail.ends.topic_id:
             self.answers_dropped += 1
             return
         if part.error == OUT_OF_RANGE:
@@ -317,7 +327,7 @@ class Consumer:
 
     def _serve_waiters(self, tail: Tail) -> None:
         for waiter in [*tail.waiters]:
-            if waiter.fetch.offset < tail.low:
+            if not tail.covers(waiter.fetch):
                 self._leave(tail, waiter)
                 self._read(tail, waiter)
                 continue

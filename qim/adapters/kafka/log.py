@@ -18,7 +18,7 @@ from qim.adapters.kafka.producer import Producer
 from qim.adapters.kafka.reader import Ends, Outside, Reader, Span
 from qim.adapters.kafka.record_batches import within
 from qim.adapters.kafka.settings import KafkaSettings
-from qim.adapters.kafka.tail import fetched
+from qim.adapters.kafka.tail import fetched, outside
 from qim.adapters.wall_clock import wall_ms
 from qim.core.ports.completion import Failed, FailReason
 from qim.core.ports.log import (
@@ -26,7 +26,6 @@ from qim.core.ports.log import (
     EndsRead,
     Fetch,
     LogRequest,
-    OutOfRange,
     ReadEnds,
     Topic,
 )
@@ -97,7 +96,11 @@ class KafkaLog:
                 self._consumer.fetch(request, key, answer)
             case Fetch():
                 self._reader.read(
-                    key, request.offset, request.bytes_max, partial(_have_read, request, answer)
+                    key,
+                    request.offset,
+                    request.bytes_max,
+                    partial(_have_read, request, answer),
+                    request.before,
                 )
             case ReadEnds():
                 self._reader.ends(key, partial(_have_ends, request, answer))
@@ -149,8 +152,8 @@ def _have_read(fetch: Fetch, answer: Answer, result: Span | Outside | FailReason
         case Span():
             records = within(result.records, 0, fetch.limit, fetch.bytes_max)
             answer(fetched(fetch, result.ends, records))
-        case Outside(ends=ends):
-            answer(OutOfRange(op=fetch.op, topic_id=ends.topic_id, start=ends.start, end=ends.end))
+        case Outside():
+            answer(outside(fetch, result))
         case FailReason():
             answer(Failed(op=fetch.op, why=result))
         case _:

@@ -5,6 +5,9 @@ of a partition with several copies only when a second look, at what the cluster 
 was paused believes to lead for a moment after it wakes, and would call a healthy position lost. So are the ends of such a
 partition told only once the cluster, asked afterwards, names the same leader under the same epoch: from an end that is too
 low a writer would conclude that its outbox was truncated, and stop.
+
+A read that names the record before its offset is asked from that record on, so that one answer of one leadership shows both:
+a log that lost its tail and grew again has another there. What retention or compaction took of it can't be compared.
 """
 
 import asyncio
@@ -12,7 +15,7 @@ from asyncio import AbstractEventLoop, TimerHandle
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from qim.adapters import breakage
 from qim.adapters.kafka.cluster import BrokerGone, Cluster, Lane, Leader
@@ -22,6 +25,7 @@ from qim.adapters.kafka.settings import KIB, KafkaSettings
 from qim.adapters.kafka.wire import EARLIEST, LATEST, NO_TOPIC_ID, AskOffsets
 from qim.core.ports.completion import FailReason
 from qim.core.ports.log import StoredRecord
+from qim.core.position import is_other, names_record
 
 OUT_OF_RANGE: Final = 1
 NO_ERROR: Final = 0
@@ -45,12 +49,15 @@ class Span(Struct, frozen=True, kw_only=True):
     ends: Ends
     records: list[StoredRecord]
     next: int
+    epoch: int = -1
+    """The leadership under which it was read."""
 
 
 class Outside(Struct, frozen=True, kw_only=True):
-    """The offset is not within the ends."""
+    """The offset is not within the ends; or, ``other_record``, another record stands before it than the one named."""
 
     ends: Ends
+    other_record: bool = False
 
 
 ReadDone = Callable[[Span | Outside | FailReason], None]
@@ -63,6 +70,10 @@ class _Read(Struct):
     bytes_max: int
     deadline: float
     done: ReadDone
+    before: bytes
+    """Digest of the record before ``offset``, empty where it isn't to be compared."""
+    compared: int | None = None
+    """The leadership under which it was."""
     ready_at: float = 0.0
     seen_outside: int | None = None
     """The look at the cluster that settles it, where the offset was found beyond the end."""
@@ -103,10 +114,18 @@ class Reader:
         """Reads and questions not yet answered."""
         return len(self._reads) + len(self._asked) + self._flying
 
-    def read(self, key: tuple[str, int], offset: int, bytes_max: int, done: ReadDone) -> None:
-        """Records of (topic name, partition) from ``offset`` on, at least one where there is one."""
+    def read(
+        self,
+        key: tuple[str, int],
+        offset: int,
+        bytes_max: int,
+        done: ReadDone,
+        before: bytes = b"",
+    ) -> None:
+        """Records of (topic name, partition) from ``offset`` on, at least one where there is one; ``before`` as in Fetch."""
         size = min(max(bytes_max, READ_BYTES_MIN), READ_BYTES_MAX)
-        self._reads.append(_Read(key, offset, size, self._deadline(), done))
+        named = before if offset > 0 and names_record(before) else b""
+        self._reads.append(_Read(key, offset, size, self._deadline(), done, named))
         self._pump_soon()
 
     def ends(self, key: tuple[str, int], done: EndsDone, *, sure: bool = True) -> None:
@@ -223,7 +242,8 @@ class Reader:
         backoff = self._settings.backoff_ms
         open_reads = {read.key: read for read in reads}
         self._flying += len(reads)
-        parts = [self.part(read.key, read.offset, read.bytes_max) for read in reads]
+        parts = [self._part_of(read) for read in reads]
+        asked = {(part.topic, part.partition): part for part in parts}
         names = {part.topic_id: part.topic for part in parts}
         request = AskFetch(parts, wait_ms=0, bytes_max=self._settings.request_bytes_max)
         pause = backoff
@@ -235,9 +255,8 @@ class Reader:
                 name = part.topic if isinstance(part.topic, str) else names.get(part.topic, "")
                 read = open_reads.pop((name, part.partition), None)
                 if read is not None:
-                    topic_id = next(one.topic_id for one in parts if one.topic == name)
                     self._flying -= 1
-                    self._take(read, part, topic_id)
+                    self._take(read, part, asked[read.key])
         except BrokerGone:
             pass
         finally:
@@ -246,6 +265,12 @@ class Reader:
             for read in open_reads.values():
                 self._again(read, after_ms=pause or backoff)
             self._pump_soon()
+
+    def _part_of(self, read: _Read) -> FetchPart:
+        part = self.part(read.key, read.offset, read.bytes_max)
+        if read.before and read.compared != part.leader_epoch:
+            return structs.replace(part, offset=read.offset - 1)
+        return part
 
     def part(self, key: tuple[str, int], offset: int, bytes_max: int) -> FetchPart:
         """One partition of a request, under the identity and leadership known now."""
@@ -259,41 +284,59 @@ class Reader:
             bytes_max=bytes_max,
         )
 
-    def _take(self, read: _Read, part: FetchedPart, topic_id: bytes) -> None:
+    def _take(self, read: _Read, part: FetchedPart, asked: FetchPart) -> None:
         if part.error == OUT_OF_RANGE:
-            self._asked.append(
-                _Asked(
-                    read.key,
-                    read.deadline,
-                    lambda ends: self._judge_outside(read, ends),
-                    sure=False,  # what is found there is looked at twice all the same
-                )
-            )
+            self._doubt_offset(read)
         elif part.error in UNAUTHORISED:
             read.done(FailReason.UNAUTHORISED)
         elif part.error != NO_ERROR:
             self._cluster.want_refresh()
             self._again(read, after_ms=self._settings.backoff_ms)
         else:
-            self._take_data(read, part, topic_id)
+            self._take_data(read, part, asked)
 
-    def _take_data(self, read: _Read, part: FetchedPart, topic_id: bytes) -> None:
+    def _doubt_offset(self, read: _Read) -> None:
+        self._asked.append(
+            _Asked(
+                read.key,
+                read.deadline,
+                lambda ends: self._judge_outside(read, ends),
+                sure=False,  # what is found there is looked at twice all the same
+            )
+        )
+
+    def _take_data(self, read: _Read, part: FetchedPart, asked: FetchPart) -> None:
         try:
-            decoded = decode(part.data, read.offset)
+            decoded = decode(part.data, asked.offset)
         except BatchesBroken:
             self.broken_batches += 1
             self._again(read, after_ms=self._settings.backoff_ms)
             return
-        if decoded.records or part.high_watermark <= read.offset:
-            read.done(_span(topic_id, part, decoded))
+        if asked.offset < read.offset and decoded.whole:
+            if decoded.records and decoded.records[0].offset == asked.offset:
+                if is_other(read.before, decoded.records[0]):
+                    self.positions_refused += 1
+                    ends = _span(asked, part, decoded).ends
+                    read.done(Outside(ends=ends, other_record=True))
+                    return
+                del decoded.records[0]
+            read.compared = asked.leader_epoch
+        elif asked.offset < read.offset and part.high_watermark <= asked.offset:
+            # The log ends below us, or a new leader has not caught up with its own past: its ends tell.
+            self._doubt_offset(read)
+            return
+        if decoded.records or (part.high_watermark <= read.offset and decoded.next >= read.offset):
+            read.done(_span(asked, part, decoded))
             return
         # Something stands at or behind the offset, and this answer had no room for it, or nothing of its batch is left.
         if part.data and not decoded.whole:
             read.bytes_max = self._settings.request_bytes_max
         if decoded.next >= part.high_watermark:
-            read.done(_span(topic_id, part, decoded))
+            read.done(_span(asked, part, decoded))
             return
-        read.offset = decoded.next
+        if decoded.next > read.offset:
+            # Compaction left nothing from here to there, so nothing is known of what stands before it.
+            read.offset, read.before = decoded.next, b""
         self._again(read, after_ms=0 if part.data else self._settings.backoff_ms)
 
     def _judge_outside(self, read: _Read, ends: Ends | FailReason) -> None:
@@ -302,6 +345,9 @@ class Reader:
             return
         leader = self._cluster.leader(*read.key)
         alone = leader is not None and leader.copies == 1
+        if ends.start >= read.offset:
+            # Retention took the record before it.
+            read.before = b""
         if ends.start <= read.offset <= ends.end:
             self._again(read, after_ms=self._settings.backoff_ms)
         elif read.offset > ends.end and not alone and not self._looked_again(read):
@@ -368,12 +414,13 @@ class Reader:
         }
 
 
-def _span(topic_id: bytes, part: FetchedPart, decoded: Decoded) -> Span:
+def _span(asked: FetchPart, part: FetchedPart, decoded: Decoded) -> Span:
     """A new leader's high watermark may lag for a moment behind what its predecessor confirmed: the end is never below
     what was read."""
     end = max(part.high_watermark, decoded.next)
     return Span(
-        ends=Ends(topic_id=topic_id, start=max(0, part.log_start), end=end),
+        ends=Ends(topic_id=asked.topic_id, start=max(0, part.log_start), end=end),
         records=decoded.records,
         next=decoded.next,
+        epoch=asked.leader_epoch,
     )

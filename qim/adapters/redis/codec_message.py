@@ -71,6 +71,11 @@ def overlay_of(overlay: tuple[int, int] | None) -> bytes:
     return b"" if overlay is None else u64(overlay[0]) + u64(overlay[1])
 
 
+def before_of(applied: bytes, held: bytes) -> bytes:
+    """The digest of the record before ``applied``: what moves it without one leaves that of another place behind."""
+    return held[8:] if applied and held[:8] == applied else b""
+
+
 def encode_open_shard(request: OpenShard) -> Call:
     """One shard's Open."""
     shard = u32(request.shard)
@@ -90,6 +95,7 @@ def decode_open_shard(request: OpenShard, run_id: bytes, raw: Sequence[Any]) -> 
         applied=number(raw[2]),
         filter_epoch=number(raw[3]),
         hlc_floor=max(raw[4], raw[5], EMPTY_DIGEST),
+        before=before_of(raw[2], raw[6]),
     )
 
 
@@ -224,7 +230,12 @@ def encode_mark(request: MarkCommitted) -> Call:
         b"ho:" + shard,
         b"wo:" + shard,
     ]
-    args = [marker_of(request.incarnation), u64(request.epoch), u64(request.applied_to)]
+    args = [
+        marker_of(request.incarnation),
+        u64(request.epoch),
+        u64(request.applied_to),
+        request.before,
+    ]
     for item in request.items:
         keys.append(b"d:" + item.dedupe_key)
         args += (_member(item), pack_fact(_COMMITTED, False, item.offset, item))

@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from qim.adapters.redis.codec_membership import change_args
-from qim.adapters.redis.codec_message import cutoff_of, overlay_of, users_of
+from qim.adapters.redis.codec_message import before_of, cutoff_of, overlay_of, users_of
 from qim.adapters.redis.layout import (
     FACT,
     INCARNATION_KEY,
@@ -72,6 +72,7 @@ def encode_apply(request: ApplyOutbox) -> Call:
         u64(request.applied_to),
         u64(request.filter_epoch),
         run_id_of(request.incarnation) if request.whole else b"",
+        request.before,
     ]
     for record in request.records:
         conversation_id = record.conversation_id
@@ -261,6 +262,7 @@ def decode_read_source(request: ReadSource, run_id: bytes, raw: Sequence[Any]) -
         receipts=tuple(receipts),
         dead_letters=tuple(letters),
         more=bool(cuts),
+        applied_before=before_of(raw[2], raw[7]),
         lost=tuple(
             [
                 (number(raw[6][at : at + 8]), number(raw[6][at + 8 : at + 16]))

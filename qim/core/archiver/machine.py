@@ -45,6 +45,7 @@ from qim.core.ports.log import EndsRead, Fetched, OutOfRange
 from qim.core.ports.observe import Count, Gauge, Violation, queue
 from qim.core.ports.registry import LeaseRead, Resource, Role
 from qim.core.ports.store_history import ArchiveCommitted, ArchiveOpened
+from qim.core.position import record_digest, why_out_of_range
 from qim.core.timers import Timers, back_off
 from qim.core.wallclock import WallClock
 
@@ -241,7 +242,9 @@ class HistoryArchiver:
         if event.topic_id != partition.topic_id:
             return POSITION_MISMATCH, "the topic was created anew"
         if isinstance(event, OutOfRange):
-            why = f"offset {partition.next_offset} is outside {event.start}..{event.end}"
+            return POSITION_MISMATCH, why_out_of_range(partition.next_offset, event)
+        if event.end < partition.next_offset:
+            why = f"the log ends at {event.end}, and was read up to {partition.next_offset}"
             return POSITION_MISMATCH, why
         for stored in event.records:
             if stored.offset != partition.next_offset:
@@ -250,6 +253,8 @@ class HistoryArchiver:
             if not batching.admit(self._orders, self._config, partition, stored):
                 break
             self._newest_append_time = max(self._newest_append_time, stored.append_time)
+        if partition.window and event.records:
+            partition.before = record_digest(partition.window[-1].stored)
         return None
 
     def _fetch_if_room(self, partition: Partition) -> None:

@@ -116,6 +116,7 @@ def _start(orders: Orders, partition: Partition) -> None:
         _start_without_filter(orders, partition, partition.archived)
     else:
         partition.next_offset = position.offset
+        partition.before = position.digest
         partition.stage = Stage.RUNNING
 
 
@@ -157,5 +158,6 @@ def fetch(
             limit=limit,
             bytes_max=bytes_max,
             wait_ms=wait_ms,
+            before=partition.before if offset == partition.next_offset else b"",
         )
     )

@@ -49,6 +49,7 @@ class Partition:
         "archived",
         "attempts",
         "batch",
+        "before",
         "checkpoint",
         "commit",
         "confirmed",
@@ -81,6 +82,8 @@ class Partition:
         self.topic_id = b""
         self.filter = EffectiveFilter(0)
         self.next_offset = 0
+        self.before = b""
+        """The digest of the record before ``next_offset``: each fetch has the log compare it."""
         self.end = 0
         """The log's end as last heard."""
         self.checkpoint = 0

@@ -49,6 +49,7 @@ from qim.core.ports.store_message import (
     SourceOpened,
     VersionsRead,
 )
+from qim.core.position import record_digest, why_out_of_range
 from qim.core.timers import Timers, back_off
 from qim.core.version_shelf import VersionShelf
 
@@ -258,9 +259,11 @@ class FanoutCoordinator:
         if event.topic_id != partition.topic_id:
             return "the topic was created anew"
         partition.heard_start(now, event.start, self._config.receipts_grace_ms)
-        partition.end = max(partition.end, event.end)
+        partition.end = event.end
         if isinstance(event, OutOfRange):
-            return f"offset {partition.next_offset} is outside {event.start}..{event.end}"
+            return why_out_of_range(partition.next_offset, event)
+        if event.end < partition.next_offset:
+            return f"the log ends at {event.end}, and was read up to {partition.next_offset}"
         for stored in event.records:
             if stored.offset != partition.next_offset:
                 return f"the log has {stored.offset} where {partition.next_offset} was asked for"
@@ -268,6 +271,8 @@ class FanoutCoordinator:
             if item is None:
                 break
             self._want_version(now, partition, item)
+        if partition.undispatched and event.records:
+            partition.before = record_digest(partition.undispatched[-1].stored)
         return None
 
     def _fetch_if_room(self, partition: Partition) -> None:

@@ -100,7 +100,9 @@ def on_predecessor(orders: Orders, partition: Partition, event: Fetched | OutOfR
 
 def run(partition: Partition, offset: int) -> None:
     """The position is trusted: all below it is dispatched."""
+    assert partition.position is not None
     partition.checkpoint = partition.durable = partition.next_offset = offset
+    partition.before = partition.position.digest
     partition.stage = Stage.RUNNING
 
 
@@ -118,5 +120,6 @@ def fetch(
             limit=limit,
             bytes_max=bytes_max,
             wait_ms=wait_ms,
+            before=partition.before if offset == partition.next_offset else b"",
         )
     )

@@ -62,6 +62,7 @@ class Partition:
 
     __slots__ = (
         "attempts",
+        "before",
         "checkpoint",
         "commit",
         "durable",
@@ -95,6 +96,8 @@ class Partition:
         self.topic_id = b""
         self.filter = EffectiveFilter(0)
         self.next_offset = 0
+        self.before = b""
+        """The digest of the record before ``next_offset``: each fetch has the log compare it."""
         self.checkpoint = -1
         """What the store holds; -1: no checkpoint was ever stored."""
         self.durable = 0

@@ -42,6 +42,7 @@ from qim.core.ports.store_mailbox import (
     TrimMailbox,
 )
 from qim.core.ports.store_message import VersionsRead
+from qim.core.position import record_digest
 from qim.core.timers import Timers, back_off
 from qim.core.version_shelf import VersionShelf
 
@@ -172,12 +173,15 @@ class Flow:
         stop = opening.on_running_fetch_strange(shard, event)
         if stop is not None or isinstance(event, OutOfRange):
             return stop
+        # A new leader may tell a lower end for a moment; one below what was read is no mailbox's to mend, see above.
         shard.end_offset = max(shard.end_offset, event.end)
         for stored in event.records:
             record = admit(self._orders, shard, stored, self._config.mailbox_day_ms)
             if record is None:
                 break
             self._want_version(now, shard, record)
+        if shard.window and event.records:
+            shard.before = record_digest(shard.window[-1].stored)
         return None
 
     def _fetch_if_room(self, shard: Shard, draining: bool) -> None:

@@ -15,7 +15,13 @@ from qim.core.ports.log import EndsRead, Fetch, Fetched, OutOfRange, ReadEnds, T
 from qim.core.ports.observe import Violation
 from qim.core.ports.store_mailbox import MailboxOpened, OpenMailbox
 from qim.core.ports.store_message import Position
-from qim.core.position import NO_DIGEST, Verdict, judge_ends, judge_predecessor
+from qim.core.position import (
+    NO_DIGEST,
+    Verdict,
+    judge_ends,
+    judge_predecessor,
+    why_out_of_range,
+)
 
 
 def _stop(shard: Shard, check: str, detail: str) -> Violation:
@@ -76,6 +82,12 @@ def on_ends_read(orders: Orders, shard: Shard, event: EndsRead) -> Violation | N
     if position.offset != shard.next_offset:
         detail = f"position {position.offset} is not behind min W {shard.next_offset - 1}"
         return _stop(shard, Invariant.MAILBOX_SEQ_REGRESSION, detail)
+    highest = max([shard.lanes.base, *shard.lanes.own.values()])
+    if highest > shard.end_seq() and position.topic_id == event.topic_id:
+        # Lanes ahead of min W have passed records that are gone: others in their places would be skipped by them.
+        detail = f"a lane stands at {split_mailbox_seq(highest)[1]}, log {event.start}..{event.end}"
+        return _stop(shard, Invariant.MAILBOX_SEQ_REGRESSION, detail)
+    shard.before = position.digest
     verdict = judge_ends(position, event.topic_id, event.start, event.end)
     if verdict is Verdict.TRUSTED:
         shard.stage = Stage.RUNNING
@@ -111,10 +123,13 @@ def on_running_fetch_strange(shard: Shard, event: Fetched | OutOfRange) -> Viola
     if event.topic_id != shard.topic_id:
         return _stop(shard, Invariant.MAILBOX_SEQ_REGRESSION, "the topic was created anew")
     if isinstance(event, OutOfRange):
-        detail = f"offset {shard.next_offset} is outside {event.start}..{event.end}"
+        detail = why_out_of_range(shard.next_offset, event)
         below = shard.next_offset < event.start
         check = POSITION_MISMATCH if below else Invariant.MAILBOX_SEQ_REGRESSION
         return _stop(shard, check, detail)
+    if event.end < shard.next_offset:
+        detail = f"the log ends at {event.end}, and was read up to {shard.next_offset}"
+        return _stop(shard, Invariant.MAILBOX_SEQ_REGRESSION, detail)
     for place, stored in enumerate(event.records):
         if stored.offset != shard.next_offset + place:
             detail = f"the log has {stored.offset} where {shard.next_offset + place} was asked for"
@@ -134,5 +149,6 @@ def fetch(
         limit=limit,
         bytes_max=bytes_max,
         wait_ms=wait_ms,
+        before=shard.before if offset == shard.next_offset else b"",
     )
     orders.ask(What.FETCH, shard, request)

@@ -56,6 +56,7 @@ class Shard:
 
     __slots__ = (
         "attempts",
+        "before",
         "bytes",
         "day",
         "days",
@@ -108,6 +109,8 @@ class Shard:
         self.day = 0
         """day(o - 1) of the next record to be fetched."""
         self.next_offset = 0
+        self.before = b""
+        """The digest of the record before ``next_offset``: each fetch has the log compare it."""
         self.end_offset = 0
         self.newest_append_time = 0
         self.window: deque[WindowRecord] = deque()

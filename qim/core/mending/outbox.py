@@ -26,7 +26,7 @@ from qim.core.contract.entities import (
 from qim.core.contract.hashing import H
 from qim.core.contract.logvalue import Barrier, Outboxed, barrier_value, outbox_value
 from qim.core.effective import EffectiveFilter
-from qim.core.mending import source
+from qim.core.mending import applied, source
 from qim.core.mending.asking import (
     NotMended,
     Procedure,
@@ -51,7 +51,12 @@ from qim.core.ports.store_history import (
     OpenArchive,
     ReadArchivePosition,
 )
-from qim.core.ports.store_message import BodiesRead, FactsRead, ReadBodies, ReadFacts
+from qim.core.ports.store_message import (
+    BodiesRead,
+    FactsRead,
+    ReadBodies,
+    ReadFacts,
+)
 from qim.core.ports.store_operator import HotRead, ReadHot
 from qim.core.position import Verdict, judge_ends, judge_predecessor
 
@@ -224,9 +229,9 @@ class OutboxRepair:
                 return
 
     def _judged(self, log: EndsRead, known: Evidence) -> Procedure[Verdict]:
-        """Fanout's position, as fanout itself judges it at its open."""
+        """Fanout's position, as fanout itself judges it at its open; then the writer's, as OPEN does."""
         if known.checkpoint < 0:
-            return Verdict.TRUSTED
+            return (yield from applied.judged(log, known))
         position = (yield from source.opened(self._partition, self._fresh_key)).position
         verdict = judge_ends(position, log.topic_id, log.start, log.end)
         if verdict is Verdict.NEEDS_PREDECESSOR:
@@ -236,7 +241,9 @@ class OutboxRepair:
                     f"outbox {self._partition} is not readable at {position.offset - 1}"
                 )
             verdict = judge_predecessor(position, before)
-        return verdict
+        if verdict is not Verdict.TRUSTED:
+            return verdict
+        return (yield from applied.judged(log, known))
 
     def _facts(self) -> Procedure[list[CommitAuditFact]]:
         """COMMITTED ones, in the order in which they were published."""
@@ -346,6 +353,7 @@ class OutboxRepair:
             yield from self._put_archiver(epochs[Role.ARCHIVER], found)
         after = [bodies[one] for one in lost if one not in receipts]
         yield from self._publish(epoch, after)
+        yield from applied.told(found.log, found.known, epoch, self._fresh_key)
         yield from source.woken(self._partition)
         return msgspec.structs.replace(
             plan,

@@ -44,6 +44,8 @@ class Evidence(Struct):
     applied: int
     receipts: dict[int, FanoutAuditReceipt]
     dead_letters: dict[int, bytes]
+    applied_before: bytes = b""
+    """The digest of the record before ``applied``."""
 
 
 class Opened(Struct):
@@ -63,6 +65,7 @@ def evidence(partition: int, low: int = 0) -> Procedure[Evidence]:
         request = ReadSource(op=0, partition=partition, low=low, high=1 << 48, limit=PAGE_ROWS)
         page = yield from ask(request, SourceRead)
         found.checkpoint, found.applied = page.checkpoint, page.applied
+        found.applied_before = page.applied_before
         for offset, encoded in page.receipts:
             try:
                 found.receipts[offset] = decode_receipt(encoded)

@@ -3,7 +3,7 @@
 A partition is a sequence of records with dense offsets from ``start`` (retention moves it up) to ``end``. ``Append`` is
 acks=all and keeps the order of its records in one contiguous-in-order batch; two Appends of one partition by one machine
 are never in flight together. ``Unknown`` of an Append means: appended, not, or LATER. ``Fetch`` waits up to ``wait_ms``
-for records at ``offset``. An offset outside [start, end] answers ``OutOfRange``; nothing is ever reset by itself.
+for records at ``offset``. A position that is not in the log answers ``OutOfRange``; nothing is ever reset by itself.
 """
 
 from enum import StrEnum
@@ -66,7 +66,13 @@ class AppendRefused(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Fetch(Struct, frozen=True, kw_only=True, gc=False):
-    """Read up to ``limit`` records or ``bytes_max`` (at least one) from ``offset``. Answers: Fetched, OutOfRange, Failed."""
+    """Read up to ``limit`` records or ``bytes_max`` (at least one) from ``offset``. Answers: Fetched, OutOfRange, Failed.
+
+    ``before``: the digest of the record at ``offset - 1`` as the reader knows it (core/position.py), empty where it knows
+    none. A log that lost its tail and grew again has another record there: a running reader would skip what it never saw.
+    Compared whenever the log still has a record at that place, also when the fetch had waited; retention and compaction
+    may have taken it, then the topic's identity decides alone (pipeline.md §7).
+    """
 
     op: int
     topic: Topic
@@ -75,6 +81,7 @@ class Fetch(Struct, frozen=True, kw_only=True, gc=False):
     limit: int
     bytes_max: int
     wait_ms: int
+    before: bytes = b""
 
 
 class Fetched(Struct, frozen=True, kw_only=True, gc=False):
@@ -88,12 +95,13 @@ class Fetched(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class OutOfRange(Struct, frozen=True, kw_only=True, gc=False):
-    """The asked offset is not within [start, end]."""
+    """The asked offset is not within [start, end]; or, ``other_record``, another record stands before it than the one named."""
 
     op: int
     topic_id: bytes
     start: int
     end: int
+    other_record: bool = False
 
 
 class ReadEnds(Struct, frozen=True, kw_only=True, gc=False):

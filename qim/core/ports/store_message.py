@@ -37,13 +37,17 @@ class OpenShard(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ShardOpened(Struct, frozen=True, kw_only=True, gc=False):
-    """``applied``: every effective record below it is in this store (absent: 0); filter_epoch: the greatest barrier below it."""
+    """``applied``: every effective record below it is in this store (absent: 0); filter_epoch: the greatest barrier below it.
+
+    ``before``: the digest of the record before ``applied`` (core/position.py), empty where it is not known.
+    """
 
     op: int
     incarnation: bytes
     applied: int
     filter_epoch: int
     hlc_floor: bytes
+    before: bytes = b""
 
 
 class AppliedRecord(Struct, frozen=True, kw_only=True, gc=False):
@@ -70,6 +74,7 @@ class ApplyOutbox(Struct, frozen=True, kw_only=True, gc=False):
 
     ``whole``: with it the shard holds all that stands before OPEN's barrier, and is marked so for this incarnation: what
     is read of it without a fence (ReadOverlays) may be believed from now on, until the store loses its tail.
+    ``before``: the digest of the record before applied_to; told also where ``applied`` stands there already.
     """
 
     op: int
@@ -82,6 +87,7 @@ class ApplyOutbox(Struct, frozen=True, kw_only=True, gc=False):
     filter_epoch: int
     records: tuple[AppliedRecord, ...]
     whole: bool = False
+    before: bytes = b""
 
 
 class OutboxApplied(Struct, frozen=True, kw_only=True, gc=False):
@@ -220,7 +226,10 @@ class MarkItem(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class MarkCommitted(Struct, frozen=True, kw_only=True, gc=False):
-    """§1.4: demands each intent with the same message_id; moves applied. Answers: MarkedCommitted, MarkLost, Fenced."""
+    """§1.4: demands each intent with the same message_id; moves applied. Answers: MarkedCommitted, MarkLost, Fenced.
+
+    ``before``: the digest of the record before applied_to.
+    """
 
     op: int
     shard: int
@@ -229,6 +238,7 @@ class MarkCommitted(Struct, frozen=True, kw_only=True, gc=False):
     applied_to: int
     items: tuple[MarkItem, ...]
     traces: tuple[int, ...] = ()
+    before: bytes = b""
 
 
 class MarkedCommitted(Struct, frozen=True, kw_only=True, gc=False):
@@ -409,7 +419,8 @@ class ReadSource(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class SourceRead(Struct, frozen=True, kw_only=True, gc=False):
-    """Receipt and dead-letter rows by offset; ``more`` beyond ``limit``. checkpoint -1: missing. applied of the writer shard.
+    """Receipt and dead-letter rows by offset; ``more`` beyond ``limit``. checkpoint -1: missing. applied of the writer shard,
+    and the digest of the record before it where that is known.
 
     ``lost``: ranges of offsets whose records the log had lost, published again elsewhere (pipeline.md §7): a dispatch may
     still name them.
@@ -423,6 +434,7 @@ class SourceRead(Struct, frozen=True, kw_only=True, gc=False):
     dead_letters: tuple[tuple[int, bytes], ...]
     more: bool
     lost: tuple[tuple[int, int], ...] = ()
+    applied_before: bytes = b""
 
 
 class ReadFacts(Struct, frozen=True, kw_only=True, gc=False):

@@ -17,6 +17,7 @@ from qim.core.ports.store_session import (
     SessionOpened,
     StatesApplied,
 )
+from qim.core.position import record_digest
 from qim.core.session import opening, projecting, states
 from qim.core.session.orders import Orders, What
 from qim.core.session.projecting import Projecting
@@ -88,7 +89,7 @@ class Flow:
         stop = opening.on_running_fetch_strange(shard, feed, event)
         if stop is not None or isinstance(event, OutOfRange):
             return stop
-        feed.end_offset = max(feed.end_offset, event.end)
+        feed.end_offset = event.end
         for stored in event.records:
             if feed is shard.state:
                 record = states.admit(self._orders, shard, stored)
@@ -98,6 +99,8 @@ class Flow:
                 break
             if isinstance(record.content, GroupDispatch):
                 self._projecting.want_version(now, shard, record.content)
+        if feed.window and event.records:
+            feed.before = record_digest(feed.window[-1].stored)
         return None
 
     # ------------------------------------------------------------ orders

@@ -10,7 +10,13 @@ from qim.core.ports.log import EndsRead, Fetch, Fetched, OutOfRange, ReadEnds, T
 from qim.core.ports.observe import Violation
 from qim.core.ports.store_message import Position
 from qim.core.ports.store_session import OpenSession, SessionOpened
-from qim.core.position import NO_DIGEST, Verdict, judge_ends, judge_predecessor
+from qim.core.position import (
+    NO_DIGEST,
+    Verdict,
+    judge_ends,
+    judge_predecessor,
+    why_out_of_range,
+)
 from qim.core.session.orders import Orders, What
 from qim.core.session.shard import Feed, FeedStage, Shard, Stage
 from qim.core.session.vocabulary import POSITION_MISMATCH
@@ -61,6 +67,7 @@ def on_ends_read(orders: Orders, shard: Shard, feed: Feed, event: EndsRead) -> V
     if position is None:
         position = feed.position = Position(event.topic_id, event.start, NO_DIGEST)
     feed.next_offset = position.offset
+    feed.before = position.digest
     verdict = judge_ends(position, event.topic_id, event.start, event.end)
     if verdict is Verdict.TRUSTED:
         _trust(shard, feed)
@@ -107,7 +114,10 @@ def on_running_fetch_strange(
     if event.topic_id != feed.topic_id:
         return stop(shard, feed, "the topic was created anew")
     if isinstance(event, OutOfRange):
-        return stop(shard, feed, f"offset {feed.next_offset} is outside {event.start}..{event.end}")
+        return stop(shard, feed, why_out_of_range(feed.next_offset, event))
+    if event.end < feed.next_offset:
+        detail = f"the log ends at {event.end}, and was read up to {feed.next_offset}"
+        return stop(shard, feed, detail)
     if feed.topic is Topic.USER_STATE:
         return None
     for place, stored in enumerate(event.records):
@@ -137,5 +147,6 @@ def fetch(
         limit=limit,
         bytes_max=bytes_max,
         wait_ms=wait_ms,
+        before=feed.before if offset == feed.next_offset else b"",
     )
     orders.ask(what, shard, request)

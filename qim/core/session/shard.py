@@ -57,6 +57,7 @@ class Feed:
     """One log partition as a shard follows it: a position that stands, and the window behind it."""
 
     __slots__ = (
+        "before",
         "bytes",
         "end_offset",
         "halted",
@@ -74,6 +75,8 @@ class Feed:
         self.topic_id = b""
         self.position: Position | None = None
         self.next_offset = 0
+        self.before = b""
+        """The digest of the record before ``next_offset``: each fetch has the log compare it."""
         self.end_offset = 0
         self.window: deque[WindowRecord] = deque()
         self.bytes = 0

@@ -97,6 +97,7 @@ class Writer:
             Call.REFUSE: self._pipeline.on_refused,
             Call.OPEN: self._opening.on_open,
             Call.ENDS: self._opening.on_ends,
+            Call.BEFORE: self._opening.on_before,
             Call.LEASE: self._opening.on_lease,
             Call.BARRIER: self._opening.on_barrier,
             Call.REGISTER: self._opening.on_register,

@@ -1,6 +1,7 @@
 """OPEN: the only way to serve a shard (pipeline.md §1.6). Each step waits for the answer of the one before.
 
 LeaseHeld (a)  --> OpenShard (b) --> ReadEnds --> ReadLease
+ReadEnds       --> Fetch: the record before ``applied`` is the one that was applied (tail.py) --> ReadLease
 ReadEnds       --> the archive restores what the log has not any more (restoring.py) --> ReadLease
 ReadLease      --> barrier (c)          only while no epoch but ours is granted
 barrier        --> RegisterBarrier --> Fetch
@@ -36,6 +37,7 @@ from qim.core.ports.log import (
     LogRecord,
     OutOfRange,
     ReadEnds,
+    StoredRecord,
     Topic,
 )
 from qim.core.ports.registry import LeaseRead, ReadLease, RegisterBarrier
@@ -47,12 +49,14 @@ from qim.core.ports.store_message import (
     ReadPending,
     ShardOpened,
 )
+from qim.core.position import record_digest
 from qim.core.writer.commit import Commit
 from qim.core.writer.freeze import applied_record
 from qim.core.writer.lifecycle import refresh, restart, stop
 from qim.core.writer.orders import Call, Orders, Pending
 from qim.core.writer.restoring import Restoring
-from qim.core.writer.shard import OPENING, SERVING, Shard, Walk
+from qim.core.writer.shard import OPENING, REFRESHING, SERVING, Shard, Walk
+from qim.core.writer.tail import confirmed, other_record, read_before, truncated
 from qim.core.writer.trimming import Trimming
 from qim.core.writer.vocabulary import Answer
 
@@ -74,6 +78,9 @@ class Opening:
     def begin(self, shard: Shard, held: LeaseHeld) -> None:
         """A fresh epoch: forget pending work, raise the fence."""
         orders = self._orders
+        if shard.stage is not REFRESHING:
+            # In between the log was not ours: an operator may have filled it up.
+            shard.confirmed = 0
         restart(orders, shard)
         shard.move(OPENING)
         shard.epoch = held.epoch
@@ -93,11 +100,15 @@ class Opening:
         assert isinstance(answer, ShardOpened)
         shard.incarnation = answer.incarnation
         shard.walk.applied = answer.applied
+        shard.walk.before = answer.before
         shard.walk.filter.epoch = answer.filter_epoch
         self._orders.clock.raise_above(answer.hlc_floor)
         if answer.filter_epoch >= shard.epoch:
             refresh(self._orders, shard, "filter_above", answer.filter_epoch)
             return
+        self._ask_ends(shard)
+
+    def _ask_ends(self, shard: Shard) -> None:
         op = self._orders.next_op()
         self._orders.ask(
             Call.ENDS, shard, ReadEnds(op=op, topic=Topic.OUTBOX, partition=shard.number)
@@ -110,11 +121,24 @@ class Opening:
         if answer.start > applied:
             self.restoring.behind(shard, answer.start)
         elif applied > answer.end:
-            detail = f"outbox {shard.number}: store applied {applied}, log ends at {answer.end}"
-            stop(self._orders, shard, "outbox_truncated", detail)
+            truncated(self._orders, shard, f"store applied {applied}, log ends at {answer.end}")
+        elif shard.walk.before and applied > answer.start:
+            read_before(self._orders, shard)
         else:
             # Retention may have taken the barrier that voids the first records; the registry kept it (§1.7).
             self._ask_lease(shard, answer.start if applied == answer.start else NO_LIMIT)
+
+    def on_before(self, shard: Shard, pending: Pending, answer: Answer) -> None:
+        """Is what was applied still what stands there?"""
+        if isinstance(answer, Fetched):
+            self._ask_lease(shard, NO_LIMIT)
+            return
+        assert isinstance(answer, OutOfRange)
+        if answer.other_record:
+            other_record(self._orders, shard, shard.walk.applied)
+        else:
+            # The log moved since its ends were read: they decide again.
+            self._ask_ends(shard)
 
     def _ask_lease(self, shard: Shard, barriers_below: int) -> None:
         op = self._orders.next_op()
@@ -172,6 +196,9 @@ class Opening:
             return
         self._orders.clock.compare(pending.asked_wall, answer.append_time)
         walk = shard.walk
+        shard.confirmed = max(shard.confirmed, walk.applied)
+        if not confirmed(self._orders, shard, answer.offsets):
+            return
         walk.barrier = answer.offsets[0]
         walk.barrier_time = answer.append_time
         walk.fetched = walk.applied
@@ -210,6 +237,7 @@ class Opening:
                 limit=config.fetch_records_max,
                 bytes_max=config.fetch_bytes_max,
                 wait_ms=config.retry_delay_max_ms,
+                before=walk.before,
             )
             self._orders.ask(Call.FETCH, shard, request)
 
@@ -217,7 +245,10 @@ class Opening:
         """The next stretch of [applied, b)."""
         walk = shard.walk
         if isinstance(answer, OutOfRange):
-            self.restoring.begin(shard, answer.start)
+            if answer.other_record:
+                other_record(self._orders, shard, walk.fetched)
+            else:
+                self.restoring.begin(shard, answer.start)
             return
         assert isinstance(answer, Fetched)
         if not answer.records:
@@ -231,6 +262,8 @@ class Opening:
             if walk.fetched <= record.offset < walk.barrier:
                 walk.records.append(record)
                 walk.fetched = record.offset + 1
+        if walk.records:
+            walk.before = record_digest(walk.records[-1])
         self._advance(shard)
 
     def _apply(self, shard: Shard) -> None:
@@ -238,6 +271,7 @@ class Opening:
         walk, config, orders = shard.walk, self._orders.config, self._orders
         batch: list[AppliedRecord] = []
         position, args, size = walk.applied, 0, 0
+        last: StoredRecord | None = None
         while walk.records and len(batch) < config.apply_records_max:
             raw = walk.records[0]
             entry = read_outbox(raw.value)
@@ -255,8 +289,9 @@ class Opening:
             elif not self._admit(shard, raw.offset, entry, batch):
                 return
             walk.records.popleft()
-            position = raw.offset + 1
-        self._order_apply(shard, position, tuple(batch))
+            position, last = raw.offset + 1, raw
+        before = record_digest(last) if last is not None else b""
+        self._order_apply(shard, position, tuple(batch), before)
 
     def _admit(
         self, shard: Shard, offset: int, entry: Barrier | Outboxed, batch: list[AppliedRecord]
@@ -274,7 +309,9 @@ class Opening:
                 self._orders.count("outbox_ineffective")
         return True
 
-    def _order_apply(self, shard: Shard, to: int, batch: tuple[AppliedRecord, ...]) -> None:
+    def _order_apply(
+        self, shard: Shard, to: int, batch: tuple[AppliedRecord, ...], before: bytes = b""
+    ) -> None:
         orders = self._orders
         op = orders.next_op()
         request = ApplyOutbox(
@@ -289,6 +326,7 @@ class Opening:
             filter_epoch=shard.walk.filter.epoch,
             records=batch,
             whole=to >= shard.walk.barrier,
+            before=before,
         )
         orders.ask(Call.APPLY, shard, request)
 

@@ -33,6 +33,7 @@ class Call(Enum):
 
     OPEN = "open"
     ENDS = "ends"
+    BEFORE = "before"
     LEASE = "lease"
     BARRIER = "barrier"
     REGISTER = "register"

@@ -42,6 +42,7 @@ from qim.core.writer.moderating import Moderating
 from qim.core.writer.orders import Call, Orders, Pending
 from qim.core.writer.requests import Requests
 from qim.core.writer.shard import SERVING, Shard
+from qim.core.writer.tail import confirmed, digest_of
 from qim.core.writer.verdicts import Verdicts
 from qim.core.writer.vocabulary import Answer
 
@@ -244,6 +245,8 @@ class Pipeline:
         assert isinstance(answer, Appended)
         orders = self._orders
         orders.clock.compare(pending.asked_wall, answer.append_time)
+        if not confirmed(orders, shard, answer.offsets):
+            return
         commits, shard.append_inflight = shard.append_inflight, ()
         shard.append_single = False
         for commit, offset in zip(commits, answer.offsets, strict=True):
@@ -312,6 +315,7 @@ class Pipeline:
             applied_to=commits[-1].offset + 1,
             items=tuple([_mark_item(commit) for commit in commits]),
             traces=_traces(commits),
+            before=digest_of(shard, commits[-1]),
         )
         orders.ask(Call.MARK, shard, request)
 

@@ -141,6 +141,7 @@ class Restoring:
         self._orders.count("conversations_restored", len(pending.request.conversations))
         if pending.request.applied_to:
             walk.applied = walk.fetched = walk.log_start
+            walk.before = b""
             self._restored(shard)
         elif walk.restoring:
             self._restore(shard)

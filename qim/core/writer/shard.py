@@ -6,7 +6,7 @@ OPENING --> REFRESHING  a higher epoch seen, StoreReset, Fenced, Unknown of the 
 SERVING --> REFRESHING  StoreReset, Fenced, MarkLost, Unknown of an append
 REFRESHING --> OPENING  LeaseHeld with the fresh epoch
 OPENING --> STOPPED     the log has not what must be applied: a Violation names the missing range
-SERVING --> STOPPED     a membership control record refused by the log
+SERVING --> STOPPED     a membership control record refused by the log; records it had confirmed are gone
 any --> CLOSED          LeaseGone
 
 A shard decides nothing by itself: opening.py, pipeline.py and history.py move it.
@@ -58,6 +58,7 @@ class Walk:
         "barrier",
         "barrier_due",
         "barrier_time",
+        "before",
         "fetched",
         "filter",
         "finished",
@@ -74,6 +75,8 @@ class Walk:
     def __init__(self) -> None:
         self.applied = 0
         self.fetched = 0
+        self.before = b""
+        """The digest of the record before ``fetched`` (before ``applied`` until the walk begins); empty: not known."""
         self.barrier = -1
         self.barrier_time = 0
         """When the log took it, by the log's own clock: ms."""
@@ -102,6 +105,7 @@ class Shard:
         "append_single",
         "asking",
         "commits",
+        "confirmed",
         "controls",
         "epoch",
         "generation",
@@ -137,6 +141,8 @@ class Shard:
         self.generation = 0
         # The op of the one Append or barrier the log still owes us an answer for; it outlives generations.
         self.append_busy: int | None = None
+        # Behind the last record of ours that the log confirmed: nobody else's lands below it while the lease is ours.
+        self.confirmed = 0
         self.commits: dict[bytes, Commit] = {}
         self.ready: deque[Commit] = deque()
         self.loads: dict[bytes, list[Commit]] = {}

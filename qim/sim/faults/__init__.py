@@ -10,7 +10,14 @@ from typing import Final, get_args
 from qim.sim.faults.archive import ArchiveRates, OutboxTrimmed
 from qim.sim.faults.clients import CursorDamaged, Garbage, Twin, UserActs
 from qim.sim.faults.kind import TOLERATED, FaultBase
-from qim.sim.faults.log import LeaderChange, LogRates, LogStall, RetentionPasses, TopicRecreated
+from qim.sim.faults.log import (
+    LeaderChange,
+    LogRates,
+    LogStall,
+    RetentionPasses,
+    TailLost,
+    TopicRecreated,
+)
 from qim.sim.faults.network import (
     LeaseExpires,
     Messages,
@@ -68,6 +75,7 @@ Fault = (
     | LogStall
     | TopicRecreated
     | RetentionPasses
+    | TailLost
     | CursorDamaged
     | Twin
     | Garbage
@@ -115,6 +123,7 @@ __all__ = [
     "StoreRates",
     "StoreRestart",
     "StoreStall",
+    "TailLost",
     "TopicRecreated",
     "Twin",
     "UserActs",

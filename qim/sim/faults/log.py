@@ -97,3 +97,27 @@ class RetentionPasses(FaultBase, frozen=True, kw_only=True, gc=False, tag="reten
     def begin(self, scene: "Scene") -> None:
         partition = scene.log.partitions[self.topic, self.partition]
         scene.log.retain(partition, partition.end)
+
+
+class TailLost(FaultBase, frozen=True, kw_only=True, gc=False, tag="tail_lost"):
+    """A partition ends ``records`` earlier: acknowledged ones are gone, read ones too, and others come in their places.
+
+    A broker's power cut (it doesn't fsync), or an in-sync set that had shrunk to a leader which then died.
+    """
+
+    topic: Topic
+    partition: int
+    records: int = 1
+    refilled: bool = False
+    """Others stand there at once, one more than were lost, so that nobody ever meets an end below its position."""
+    tolerated: ClassVar[bool] = False
+
+    def expected(self) -> str:
+        """What was read is no longer before the position (pipeline.md §7); a mailbox's position is its counter."""
+        if self.topic is Topic.DISPATCH:
+            return Invariant.MAILBOX_SEQ_REGRESSION
+        return "position_mismatch"
+
+    def begin(self, scene: "Scene") -> None:
+        partition = scene.log.partitions[self.topic, self.partition]
+        scene.log.lose_tail(partition, self.records, refill=self.refilled)

@@ -262,6 +262,7 @@ class Asker:
         limit: int = 1_000,
         bytes_max: int = 1 << 20,
         wait_ms: int = 0,
+        before: bytes = b"",
     ) -> int:
         """A Fetch handed over; its op."""
         op = self._next()
@@ -274,6 +275,7 @@ class Asker:
                 limit=limit,
                 bytes_max=bytes_max,
                 wait_ms=wait_ms,
+                before=before,
             )
         )
         return op

@@ -14,7 +14,8 @@ from qim.adapters.kafka.fetch_wire import AskFetch, FetchedPart, FetchResponse
 from qim.adapters.kafka.reader import Ends, Outside, Reader, Span
 from qim.adapters.kafka.wire import LATEST, AskOffsets
 from qim.core.ports.completion import Failed, FailReason
-from qim.core.ports.log import Fetch, Fetched, LogRecord, OutOfRange, Topic
+from qim.core.ports.log import Fetch, Fetched, LogRecord, OutOfRange, StoredRecord, Topic
+from qim.core.position import record_digest
 from tests.adapters.log.kafka_asked import settings_for
 from tests.adapters.log.played_cluster import TOPIC_ID, PlayedCluster, Said
 
@@ -23,10 +24,17 @@ KEY = (NAME, 0)
 OUT_OF_RANGE, NOT_LEADER, UNAUTHORISED = 1, 6, 29
 
 
-def batch(*values: bytes) -> bytes:
-    """From offset 0 on."""
+def batch(*values: bytes, first: int = 0) -> bytes:
+    """From offset ``first`` on."""
     records = [LogRecord(key=b"k", value=value) for value in values]
-    return build(records, Identity(1, 0), 0, 1_700_000_000_000)
+    data = bytearray(build(records, Identity(1, 0), 0, 1_700_000_000_000))
+    data[:8] = first.to_bytes(8, "big")  # not covered by the checksum
+    return bytes(data)
+
+
+def digest(offset: int, value: bytes) -> bytes:
+    """Of the record of ``batch`` there."""
+    return record_digest(StoredRecord(offset=offset, append_time=0, key=b"k", value=value))
 
 
 class Stage:
@@ -52,10 +60,10 @@ class Stage:
             assert rounds < 20_000, self.told
             self.run(asyncio.sleep(0.001))
 
-    def read(self, offset: int) -> None:
-        self.reader.read(KEY, offset, 1_000, self.told.append)
+    def read(self, offset: int, before: bytes = b"") -> None:
+        self.reader.read(KEY, offset, 1_000, self.told.append, before)
 
-    def fetch(self, offset: int, wait_ms: int = 60_000) -> None:
+    def fetch(self, offset: int, wait_ms: int = 60_000, before: bytes = b"") -> None:
         fetch = Fetch(
             op=len(self.told) + 1,
             topic=Topic.OUTBOX,
@@ -64,6 +72,7 @@ class Stage:
             limit=10,
             bytes_max=1_000,
             wait_ms=wait_ms,
+            before=before,
         )
         self.consumer.fetch(fetch, KEY, self.told.append)
 
@@ -306,9 +315,7 @@ def seated(stage: Stage) -> None:
 
 def test_a_poll_brings_what_comes_and_goes_on_behind_it(stage: Stage) -> None:
     seated(stage)
-    data = bytearray(batch(b"b"))
-    data[7] = 1  # base offset 1: not covered by the checksum
-    stage.fetched(bytes(data), end=2, session=8)
+    stage.fetched(batch(b"b", first=1), end=2, session=8)
     assert [one.offset for one in stage.told[0].records] == [1]
     poll = stage.asked(AskFetch)
     assert (poll.session_id, poll.session_epoch) == (8, 1)

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from qim.core.ports.log import Appended, AppendRefused, Fetched, OutOfRange, Topic
+from qim.core.position import NO_DIGEST, record_digest
 from tests.adapters.log.logs import WALL_MS, AskedLog, Asker
 
 EVERY_BYTE = bytes(range(256))
@@ -192,6 +193,46 @@ def test_a_partition_that_retention_emptied_goes_on_counting(asker: Asker, reope
     assert isinstance(asker.fetch(2), OutOfRange)
     assert asker.append(b"d").offsets == (3,)
     assert values(asker.fetch(3)) == [b"d"]
+
+
+# ------------------------------------------------------------ what stands before an offset
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+@pytest.mark.parametrize("wait_ms", [0, 5])
+def test_a_record_named_as_the_one_before_is_compared(
+    asker: Asker, reopened: bool, wait_ms: int
+) -> None:
+    asker.append(b"a", b"b", b"c")
+    first, second, _ = asker.fetch(0).records
+    if reopened:
+        asker.log.reopen()
+    assert values(asker.fetch(1, before=record_digest(first), wait_ms=wait_ms)) == [b"b", b"c"]
+    assert values(asker.fetch(2, before=NO_DIGEST, wait_ms=wait_ms)) == [b"c"]
+    told = asker.fetch(2, before=record_digest(first), wait_ms=wait_ms)
+    assert isinstance(told, OutOfRange)
+    assert told.other_record
+    assert (told.topic_id, told.start, told.end) == (asker.ends().topic_id, 0, 3)
+    assert values(asker.fetch(2, before=record_digest(second), limit=1)) == [b"c"]
+
+
+def test_at_the_end_too(asker: Asker) -> None:
+    asker.append(b"a", b"b")
+    first, second = asker.fetch(0).records
+    assert asker.fetch(2, before=record_digest(first), wait_ms=5).other_record
+    assert values(asker.fetch(2, before=record_digest(second), wait_ms=5)) == []
+    waiting = asker.start_fetch(2, before=record_digest(second), wait_ms=60_000)
+    asker.append(b"c")
+    assert values(asker.log.answers(waiting)[0]) == [b"c"]
+
+
+def test_what_retention_took_can_t_be_compared(asker: Asker) -> None:
+    asker.append(b"a", b"b", b"c")
+    first, second, _ = asker.fetch(0).records
+    asker.log.retain(Topic.OUTBOX, 0, 2)
+    assert values(asker.fetch(2, before=record_digest(second))) == [b"c"]
+    assert values(asker.fetch(2, before=record_digest(first), wait_ms=5)) == [b"c"]
+    assert isinstance(asker.fetch(1, before=record_digest(first)), OutOfRange)
 
 
 # ------------------------------------------------------------ identity and reopening
