@@ -31,6 +31,8 @@ from qim.sim.plan import (
 )
 from qim.sim.storms import storm
 
+TOLD_FIRST: Final = 1_000_000
+"""Operations are numbered apart by what asks for them; those after faults take a hundred a fault."""
 FIRST_SEND_MS: Final = 400
 BEGINNINGS: Final = (0, 0, 2**31 - 3, 2**31 + 1, 2**32 - 2, 2**47 - 2)
 MAILBOX_DAYS: Final = (*(DAY_MS,) * 7, 500, 1_000, 2_000)
@@ -173,7 +175,7 @@ def _before_losses(
         if begin < FIRST_SEND_MS or not others or not draw.chance(60, "told", index):
             continue
         reader = draw.pick(others, "away", index)
-        peer, number = devices[reader].user_id, 30_000 + 10 * index
+        peer, number = devices[reader].user_id, TOLD_FIRST + 10 * index
         recall_at = fault.at_ms - draw.number(10, 100, "recalled_before", index)
         back = fault.at_ms + fault.down_ms + draw.number(-80, 40, "back_after", index)
         made += [

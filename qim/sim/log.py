@@ -141,6 +141,7 @@ class Log:
     ) -> None:
         self.world = world
         self.wall = wall
+        self._invalid: set[bytes] = set()  # looked up, never walked
         self.cuts = cuts
         self.base_ms = base_ms
         self.spread_ms = spread_ms
@@ -285,11 +286,15 @@ class Log:
         for index, record in enumerate(effect.records):
             if len(record.value) > RECORD_BYTES_MAX:
                 return AppendRefused(op=effect.op, index=index, why="record too large")
-        if fate == "refused":
+        if fate != "refused" and not self._invalid:
+            return None
+        for index, record in enumerate(effect.records):
             # A membership record is checked before it is reserved: a log that refuses one is a stop (pipeline.md §1.5).
-            records = [i for i, record in enumerate(effect.records) if _is_message(record)]
-            if records:
-                return AppendRefused(op=effect.op, index=records[0], why="invalid record")
+            message_id = _message_of(record)
+            if message_id and (fate == "refused" or message_id in self._invalid):
+                # Refused for what it is, so whenever it comes: an OPEN may bring it again when its mark was lost.
+                self._invalid.add(message_id)
+                return AppendRefused(op=effect.op, index=index, why="invalid record")
         return None
 
     def _grow(
@@ -478,6 +483,9 @@ class Log:
         self.counts[name] = self.counts.get(name, 0) + 1
 
 
-def _is_message(record: LogRecord) -> bool:
+def _message_of(record: LogRecord) -> bytes:
+    """Its message_id; b"" for a barrier and a control message."""
     entry = read_outbox(record.value)
-    return isinstance(entry, Outboxed) and entry.record.kind != MessageKind.CONTROL
+    if isinstance(entry, Outboxed) and entry.record.kind != MessageKind.CONTROL:
+        return entry.record.message_id
+    return b""
