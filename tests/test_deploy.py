@@ -4,6 +4,7 @@ No Docker engine runs here: that the images start is not proved by this.
 """
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -172,6 +173,25 @@ def test_the_example_of_a_production_configuration_is_accepted() -> None:
     for role in ServiceRole:
         faults = list(check_settings(reading.settings, role))
         assert not faults, (role, [str(fault) for fault in faults])
+
+
+def test_the_check_of_the_operators_page_says_nothing_of_the_example(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Step 6 as it is written, over the file of step 3: the exports, then the command."""
+    for name in [name for name in os.environ if name.startswith("QIM_")]:
+        monkeypatch.delenv(name)
+    page = (ROOT / "docs" / "operations.md").read_text()
+    step = page[page.index("6. **Check**") : page.index("7. **Topics**")]
+    lines = [line.strip() for line in step.split("```")[1].splitlines() if line.strip()]
+    *exports, command = lines
+    for export in exports:
+        for name, value in re.findall(r"(QIM_\w+)=(\S+)", export):
+            monkeypatch.setenv(name, "5" * 64 if value.startswith("$(") else value)
+    words = command.replace("/etc/qim.toml", str(DEPLOY / "qim.example.toml")).split()
+    assert words[:3] == ["qim", "config", "check"]
+    assert main(words[1:]) == 0, capsys.readouterr()
+    assert "nothing to refuse" in capsys.readouterr().out
 
 
 # ------------------------------------------------------------ rules and panels

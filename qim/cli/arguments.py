@@ -10,6 +10,7 @@ from qim.core.contract.sequences import U64_MAX
 
 DATA_VARIABLE: Final = "QIM_DATA"
 TOKEN_VARIABLE: Final = "QIM_TOKEN"
+SECRET_VARIABLE: Final = "QIM_AUTH_SECRET"
 DEFAULT_DATA: Final = Path(".qim/data")
 RETENTION_DAYS_MAX: Final = 3_650
 

@@ -15,7 +15,7 @@ EXAMPLES: Final = """\
   qim certs dev --out certs                          # three CAs, a leaf for every role, certs/<role>.env and .toml
   env $(cat certs/writer.env) qim serve writer       # a process with its variables
   env $(cat certs/admin.env) qim shard bump --cluster --apply    # what changes a cluster
-  env $(cat certs/client.env) qim send --server localhost:7000 --user 1 --to 2 "hello"
+  env $(cat certs/client.env) QIM_AUTH_SECRET=… qim send --server localhost:7000 --user 1 --to 2 "hello"
 """
 
 

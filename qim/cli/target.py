@@ -16,6 +16,7 @@ from urllib.parse import quote
 import msgspec
 
 from qim.cli.arguments import (
+    SECRET_VARIABLE,
     TOKEN_VARIABLE,
     UsageError,
     default_data,
@@ -68,7 +69,8 @@ def add_server_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--token",
         metavar="TOKEN",
-        help=f"access token (default: ${TOKEN_VARIABLE}, which other users can't see in a process list)",
+        help=f"access token (default: ${TOKEN_VARIABLE}, which other users can't see in a process list; "
+        f"else one signed with a cluster's ${SECRET_VARIABLE})",
     )
     group.add_argument("--tenant", default=None, help=f"tenant (default: {DEFAULT_TENANT_ID})")
     group.add_argument(
@@ -93,7 +95,8 @@ def add_client_arguments(parser: argparse.ArgumentParser) -> None:
 
 def target_of(args: argparse.Namespace) -> Target:
     """From the parsed arguments. Raises UsageError, NotRunning."""
-    data, token = data_and_token(args)
+    secret = cluster_secret(args)
+    data, token = (None, None) if secret else data_and_token(args)
     claims = None if token is None else token_claims(token)
     if claims is not None:
         _agree(args, claims)
@@ -108,7 +111,7 @@ def target_of(args: argparse.Namespace) -> Target:
     address = args.server or running_server(_needed(data)).tcp
     return Target(
         address=address,
-        token=token or own_token(secret_of(_needed(data)), tenant, user, device),
+        token=token or own_token(secret or secret_of(_needed(data)), tenant, user, device),
         user_id=user,
         device_id=device,
         tenant_id=tenant,
@@ -123,6 +126,12 @@ def tls_of(args: argparse.Namespace) -> ClientTls | None:
     return client_tls_from_environment(os.environ) if args.server else None
 
 
+def cluster_secret(args: argparse.Namespace) -> bytes:
+    """$QIM_AUTH_SECRET where a server is named and nothing else says who we are; as smoke and load take it."""
+    said = args.token or args.data or os.environ.get(TOKEN_VARIABLE)
+    return os.environ.get(SECRET_VARIABLE, "").encode() if args.server and not said else b""
+
+
 def data_and_token(args: argparse.Namespace) -> tuple[Path | None, str | None]:
     """What names the server and what says who we are. Raises UsageError where a remote server has no token."""
     token = args.token or (None if args.data else os.environ.get(TOKEN_VARIABLE)) or None
@@ -133,7 +142,8 @@ def data_and_token(args: argparse.Namespace) -> tuple[Path | None, str | None]:
         raise UsageError("--token needs --server HOST:PORT, or --data DIR")
     if data is None and token is None:
         raise UsageError(
-            f"--server needs --token TOKEN (or ${TOKEN_VARIABLE}), or --data DIR beside an embedded server"
+            f"--server needs --token TOKEN (or ${TOKEN_VARIABLE}), ${SECRET_VARIABLE} of a cluster, "
+            "or --data DIR beside an embedded server"
         )
     return data, token
 
@@ -147,7 +157,7 @@ def tenant_of(args: argparse.Namespace, claims: AccessToken | None) -> str:
 
 
 def own_token(secret: bytes, tenant: str, user: int, device: bytes | None) -> str:
-    """Beside an embedded server: signed here, for this command."""
+    """Where the server's secret is at hand: signed here, for this command."""
     claims = AccessToken(
         tenant_id=tenant,
         user_id=user,

@@ -23,6 +23,7 @@ TCP = "127.0.0.1:7001"
 def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("QIM_TOKEN", raising=False)
     monkeypatch.delenv("QIM_DATA", raising=False)
+    monkeypatch.delenv("QIM_AUTH_SECRET", raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
 
@@ -74,6 +75,28 @@ def test_a_token_says_who_one_is(tmp_path: Path) -> None:
 def test_a_token_is_taken_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QIM_TOKEN", token())
     assert found("--server", "h:1").user_id == 7
+
+
+def test_whoever_has_a_clusters_secret_signs_for_the_user_it_names(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, data: Path
+) -> None:
+    """As smoke and load do; a token that was given, or a data directory, goes before."""
+    monkeypatch.setenv("QIM_AUTH_SECRET", "c" * 64)
+    target = found("--server", "h:1", "--user", "9", "--tenant", "t", "--device", "d")
+    claims = verify_token(target.token, b"c" * 64, now_ms=0)
+    assert (claims.user_id, claims.tenant_id, claims.device_id) == (9, "t", b"d")
+    assert target.store == tmp_path / "home" / "qim" / "clients" / "h%3A1" / "t-9-d.db"
+    with pytest.raises(UsageError, match="--user ID is needed"):
+        found("--server", "h:1")
+    assert found("--server", "h:1", "--token", token()).token == token()
+    beside = found("--server", "h:1", "--data", str(data), "--user", "9")
+    assert verify_token(beside.token, SECRET, now_ms=0).user_id == 9
+    monkeypatch.setenv("QIM_TOKEN", token())
+    assert found("--server", "h:1").user_id == 7
+    monkeypatch.delenv("QIM_TOKEN")
+    monkeypatch.delenv("QIM_AUTH_SECRET")
+    with pytest.raises(UsageError, match="QIM_AUTH_SECRET"):
+        found("--server", "h:1", "--user", "9")
 
 
 def test_a_token_of_another_kind_needs_a_user() -> None:
