@@ -23,6 +23,7 @@ from qim.core.ports.observe import Count, Gauge, Measured, StageReached, Violati
 from qim.core.ports.registry import LeaseRead, ReadLease, Resource, Role
 from qim.core.ports.store_history import ArchiveCommitted, ArchiveOpened, CommitArchive, OpenArchive
 from qim.core.ports.store_message import Position
+from qim.core.position import is_other
 from qim.sim.archive_rows import ArchiveRows
 
 TOPIC = b"o" * 16
@@ -271,6 +272,14 @@ class Scene:
         if not log.start <= effect.offset <= log.end:
             return OutOfRange(op=effect.op, topic_id=log.topic_id, start=log.start, end=log.end)
         first = effect.offset - log.base
+        if effect.offset > log.start and is_other(effect.before, log.records[first - 1]):
+            return OutOfRange(
+                op=effect.op,
+                topic_id=log.topic_id,
+                start=log.start,
+                end=log.end,
+                other_record=True,
+            )
         return Fetched(
             op=effect.op,
             topic_id=log.topic_id,

@@ -440,6 +440,16 @@ def test_a_log_that_changes_under_it_stops_it() -> None:
     assert [v.check for v in scene.violations] == [POSITION_MISMATCH]
 
 
+def test_a_log_that_grew_again_over_what_was_read_stops_the_partition() -> None:
+    scene = running(filled(2))
+    log = scene.outboxes[0]
+    log.records[-1] = replace(log.records[-1], value=b"another")
+    log.message(3)
+    scene.run()
+    assert [v.check for v in scene.violations] == [POSITION_MISMATCH]
+    assert "OTHER_RECORD" in scene.violations[0].detail
+
+
 @pytest.mark.parametrize("empty", [False, True])
 def test_retention_between_ends_and_predecessor_is_judged_again(empty: bool) -> None:
     scene = running(filled(4))

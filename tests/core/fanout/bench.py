@@ -41,6 +41,7 @@ from qim.core.ports.store_message import (
     SourceOpened,
     VersionsRead,
 )
+from qim.core.position import is_other
 
 TENANT = "default"
 TOPIC = b"o" * 16
@@ -238,6 +239,8 @@ class Bench:
         if not source.start <= effect.offset <= source.end():
             return OutOfRange(**ends)  # type: ignore[arg-type]
         first = effect.offset - source.start
+        if first > 0 and is_other(effect.before, source.log[first - 1]):
+            return OutOfRange(**ends, other_record=True)  # type: ignore[arg-type]
         return Fetched(**ends, records=tuple(source.log[first : first + effect.limit]))  # type: ignore[arg-type]
 
     def _open(self, effect: OpenSource) -> object:

@@ -164,7 +164,7 @@ def test_a_predecessor_that_retention_took_meanwhile_is_judged_by_the_ends_again
     assert bench.stages() == [1]
 
 
-@pytest.mark.parametrize("change", ["topic", "start", "end", "hole"])
+@pytest.mark.parametrize("change", ["topic", "start", "end", "hole", "other"])
 def test_a_log_that_changes_under_a_running_partition_stops_it(change: str) -> None:
     bench = Bench()
     bench.append(record(0))
@@ -177,6 +177,9 @@ def test_a_log_that_changes_under_a_running_partition_stops_it(change: str) -> N
         source.start = 4
     elif change == "end":
         source.log.clear()
+    elif change == "other":
+        # what was read is gone, and the log has grown again beyond it
+        source.log[0] = replace(source.log[0], value=b"another")
     else:
         source.log[1] = replace(source.log[1], offset=5)
     bench.run()

@@ -29,6 +29,7 @@ from qim.core.ports.observe import Count, Gauge, StageReached, Violation, Warned
 from qim.core.ports.registry import Resource, Role
 from qim.core.ports.store_history import OverlaysRead, ReadOverlays
 from qim.core.ports.store_message import BodiesRead, ReadBodies, ReadVersions, VersionsRead
+from qim.core.position import is_other
 from tests.core.mailbox.store_model import MailboxStoreModel
 
 TENANT = "default"
@@ -243,6 +244,8 @@ class Bench:
         if not self.start <= effect.offset <= self.end():
             return OutOfRange(**ends)  # type: ignore[arg-type]
         first = effect.offset - self.start
+        if first > 0 and is_other(effect.before, self.log[first - 1]):
+            return OutOfRange(**ends, other_record=True)  # type: ignore[arg-type]
         return Fetched(**ends, records=tuple(self.log[first : first + effect.limit]))  # type: ignore[arg-type]
 
     def parked(self, effect: MailboxEffect) -> bool:

@@ -92,7 +92,7 @@ def test_a_log_that_is_not_the_one_remembered_stops_the_shard(change: str, check
     assert not bench.waiting
 
 
-@pytest.mark.parametrize("change", ["topic", "start", "end", "hole"])
+@pytest.mark.parametrize("change", ["topic", "start", "end", "hole", "other"])
 def test_a_log_that_changes_under_a_running_shard_stops_it(change: str) -> None:
     bench = running(dispatch(0, users=(1,)))
     bench.append(dispatch(1, users=(1,)))
@@ -102,6 +102,9 @@ def test_a_log_that_changes_under_a_running_shard_stops_it(change: str) -> None:
         bench.start = 4
     elif change == "end":
         bench.log.clear()
+    elif change == "other":
+        # what was read is gone, and the log has grown again beyond it
+        bench.log[0] = replace(bench.log[0], value=b"another")
     else:
         bench.log[1] = replace(bench.log[1], offset=7)
     bench.run()

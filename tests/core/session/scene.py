@@ -59,6 +59,7 @@ from qim.core.ports.network import Received, Send
 from qim.core.ports.observe import Count, StageReached, Violation, Warned
 from qim.core.ports.registry import LeaseRead, ReadLease, Resource, Role
 from qim.core.ports.store_message import ReadVersions, VersionsRead
+from qim.core.position import is_other
 from qim.core.session import SessionConfig, SessionProjection
 from qim.sim.keyspace import Keyspace, ScriptRuntime
 
@@ -382,6 +383,11 @@ class Scene:
             case _:
                 if effect.offset > end:
                     return OutOfRange(op=effect.op, topic_id=topic_id, start=0, end=end)
+                before = [r for r in records if r.offset == effect.offset - 1]
+                if before and is_other(effect.before, before[0]):
+                    return OutOfRange(
+                        op=effect.op, topic_id=topic_id, start=0, end=end, other_record=True
+                    )
                 found = [r for r in records if r.offset >= effect.offset][: effect.limit]
                 if not found and effect.wait_ms:
                     self.parked.append(effect)

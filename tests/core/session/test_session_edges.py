@@ -207,6 +207,38 @@ def test_a_log_that_changed_under_the_feed_stops_the_shard(strange: str) -> None
     assert [v.check for v in scene.violations] == ["position_mismatch"]
 
 
+@pytest.mark.parametrize("topic", [Topic.DISPATCH, Topic.USER_STATE])
+def test_a_log_that_grew_again_over_what_was_read_stops_the_shard(topic: Topic) -> None:
+    scene = talking()
+    scene.read(1, conversation(1), 1)
+    scene.run()
+    number = next(number for (of, number), log in scene.logs.items() if of is topic and log)
+    log = scene.logs[topic, number]
+    log[-1] = replace(log[-1], value=b"another")
+    log.append(replace(log[-1], offset=log[-1].offset + 1))
+    scene.wake()
+    scene.run()
+    (violation,) = scene.violations
+    assert violation.check == "position_mismatch"
+    assert f"{topic.value}/{number}: OTHER_RECORD" in violation.detail
+
+
+def test_compaction_takes_the_record_before_a_position_and_the_feed_goes_on() -> None:
+    scene = talking()
+    scene.read(1, conversation(1), 1)
+    scene.run()
+    number = next(
+        number for (of, number), log in scene.logs.items() if of is Topic.USER_STATE and log
+    )
+    log = scene.logs[Topic.USER_STATE, number]
+    log.append(replace(log[-1], offset=log[-1].offset + 1))
+    del log[-2]
+    scene.wake()
+    scene.run()
+    assert scene.violations == []
+    assert scene.machine.serving() == SHARDS
+
+
 def test_retention_that_moves_on_while_a_position_is_judged() -> None:
     scene = talking()
     scene.read(1, conversation(1), 1)

@@ -59,6 +59,7 @@ from qim.core.ports.registry import (
 )
 from qim.core.ports.store_history import ArchiveOpened, CommitArchive, OpenArchive
 from qim.core.ports.store_message import Position
+from qim.core.position import is_other
 from qim.core.writer import Writer, WriterConfig, WriterEffect, WriterEvent
 from qim.core.writer.vocabulary import Question
 from qim.sim.keyspace import Keyspace, ScriptRuntime
@@ -268,6 +269,10 @@ class Scene:
         if not self.log_start <= question.offset <= end:
             return OutOfRange(op=question.op, topic_id=b"t", start=self.log_start, end=end)
         first = question.offset - self.log_start
+        if first > 0 and is_other(question.before, self.log[first - 1]):
+            return OutOfRange(
+                op=question.op, topic_id=b"t", start=self.log_start, end=end, other_record=True
+            )
         records = tuple(self.log[first : first + question.limit])
         return Fetched(
             op=question.op, topic_id=b"t", start=self.log_start, end=end, records=records
