@@ -208,6 +208,7 @@ NOT_FOR_REAL: Final[dict[str, str]] = {
     "log_rates": "appends end Unknown by leader_change and log_stall",
     "topic_recreated": "must be detected, and ends the run",
     "retention": "must be detected, and ends the run",
+    "tail_lost": "must be detected, and ends the run",
     "cursor_damaged": "is the device's own file; simulated",
     "twin": "a second device under the same name; simulated and in tests/integration",
 }
