@@ -75,12 +75,21 @@ def server(text: str) -> str:
 
 def seconds(text: str) -> float:
     """A time above 0."""
+    return _above_0(text, "a time in seconds")
+
+
+def rate(text: str) -> float:
+    """So many a second, above 0."""
+    return _above_0(text, "a number a second")
+
+
+def _above_0(text: str, what: str) -> float:
     try:
         value = float(text)
     except ValueError:
         value = 0.0
     if not 0 < value < 1e9:
-        raise argparse.ArgumentTypeError(f"a time in seconds above 0, not {text!r}")
+        raise argparse.ArgumentTypeError(f"{what} above 0, not {text!r}")
     return value
 
 

@@ -35,7 +35,8 @@ def add_command(
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.set_defaults(run=run, name=name)
+    # Not ``name``: commands have options of that name.
+    parser.set_defaults(run=run, command=name, called=parser.prog)
     return parser
 
 
@@ -85,5 +86,5 @@ def refusal(code: int) -> str:
 
 
 def _told(args: argparse.Namespace, text: str, status: Exit) -> int:
-    say(f"qim {args.name}: {text}")
+    say(f"{args.called}: {text}")
     return int(status)

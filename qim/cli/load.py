@@ -10,11 +10,12 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from qim.cli.arguments import UsageError, count, default_data, seconds, server
+from qim.cli.arguments import UsageError, count, default_data, rate, seconds, server
 from qim.cli.command import Subparsers, add_command, asynchronous
 from qim.cli.data_files import running_server, secret_of
 from qim.cli.exit_codes import Exit
 from qim.cli.output import say
+from qim.client import NotConnected
 from qim.client.tls import ClientTlsUnusable, client_tls_from_environment
 
 EXAMPLES = """\
@@ -51,7 +52,7 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     where.add_argument("--tenant", default="default", help="of all users (default)")
     what = parser.add_argument_group("what")
-    what.add_argument("--rate", type=seconds, default=100.0, help="messages a second (100)")
+    what.add_argument("--rate", type=rate, default=100.0, help="messages a second (100)")
     what.add_argument("--seconds", type=seconds, default=30.0, help="measured (30)")
     what.add_argument("--warmup", type=float, default=3.0, help="seconds before that (3)")
     what.add_argument(
@@ -85,7 +86,13 @@ def add_parser(subparsers: Subparsers) -> None:
 
 async def _run(args: argparse.Namespace) -> int:
     try:
-        from qim.client.load.run import GENERATOR_LATE_MS, LoadPlan, LoadReport, LoadRun
+        from qim.client.load.run import (
+            GENERATOR_LATE_MS,
+            LoadPlan,
+            LoadReport,
+            LoadRun,
+            NotAllOnline,
+        )
     except ImportError as error:
         raise UsageError(
             f"the extra 'cluster' is needed: pip install 'qim[cluster]' ({error})"
@@ -118,7 +125,11 @@ async def _run(args: argparse.Namespace) -> int:
     except ClientTlsUnusable as error:
         raise UsageError(str(error)) from None
     with _Bar() as bar:
-        report: LoadReport = await LoadRun(plan, progress=bar.at, tls=tls).run()
+        run = LoadRun(plan, progress=bar.at, tls=tls)
+        try:
+            report: LoadReport = await run.run()
+        except NotAllOnline as error:
+            raise NotConnected(f"{error}; nothing was sent") from None
     told = msgspec.to_builtins(report)
     print(json.dumps(told) if args.json else _table(told))
     if not report.holds:

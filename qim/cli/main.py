@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from qim.cli import (
     archive,
@@ -54,6 +55,16 @@ exit status:
 """
 
 
+class _Version(argparse.Action):
+    """Looked up when it is asked for: every other command need not wait for that."""
+
+    def __call__(self, asking: argparse.ArgumentParser, *_: Any) -> None:
+        from importlib.metadata import version
+
+        print(f"qim {version('qim')}")
+        asking.exit()
+
+
 def parser(*, with_sim: bool = False) -> argparse.ArgumentParser:
     """All commands. The simulator's own arguments only where asked for: the others don't wait for its modules."""
     found = argparse.ArgumentParser(
@@ -63,6 +74,7 @@ def parser(*, with_sim: bool = False) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    found.add_argument("--version", action=_Version, nargs=0, help="say which one this is")
     commands = found.add_subparsers(title="commands", metavar="COMMAND", required=True)
     up.add_parser(commands)
     serve.add_parser(commands)

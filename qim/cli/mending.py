@@ -131,10 +131,11 @@ def _run(args: argparse.Namespace) -> int:
     report = _on_cluster(args, order) if cluster else _on_data(args, order)
     left = [one for one in report["found"] if _is_left(one, order.apply)]
     status = Exit.FAILED if left or "refused" in report else Exit.DONE
+    status = Exit.USAGE if report.get("misasked") else status
     if args.json:
         print_json(report)
         return int(status)
-    for line in _text(report, order.apply, len(left)):
+    for line in _text(report, order.apply, left):
         print(line)
     return int(status)
 
@@ -148,7 +149,7 @@ def _order(args: argparse.Namespace) -> "MendOrder":
         ("repair", "dispatch"): "dispatches",
         ("repair", "outbox"): "outbox",
         ("shard", "bump"): "bump",
-    }[args.name, args.action]
+    }[args.command, args.action]
     if what == "deadletters" and args.apply:
         raise UsageError("`qim deadletter list` only looks; --apply belongs to redrive")
     return MendOrder(
@@ -175,7 +176,7 @@ def _on_cluster(args: argparse.Namespace, order: "MendOrder") -> dict[str, Any]:
         if order.apply and not args.without_auditor:
             return ordered(settings, args.auditor, _admin_order(order), args.timeout)
         if order.apply:
-            proved(settings, " ".join((args.name, args.action)))
+            proved(settings, " ".join((args.command, args.action)))
         require(settings, ServiceRole.AUDITOR)
         return mend_cluster(settings, order)
     except StartRefused as refused:
@@ -238,7 +239,14 @@ def _is_left(one: dict[str, Any], apply: bool) -> bool:
     return not one["whole"] and not one["applied"]
 
 
-def _text(report: dict[str, Any], apply: bool, left: int) -> Iterator[str]:
+def _is_doable(one: dict[str, Any]) -> bool:
+    """--apply would settle it, or has tried to."""
+    if "outcome" in one:
+        return bool(one["outcome"] == "would_dispatch")
+    return "applied_repair" not in one or not one["unreadable"]
+
+
+def _text(report: dict[str, Any], apply: bool, left: list[dict[str, Any]]) -> Iterator[str]:
     if "refused" in report:
         yield f"refused: {report['refused']}"
         return
@@ -246,8 +254,13 @@ def _text(report: dict[str, Any], apply: bool, left: int) -> Iterator[str]:
     yield from told
     if not report["found"]:
         yield "nothing found"
-    if left and not apply and report["what"] != "deadletters":
-        yield f"a dry run: {left} to do; --apply does it"
+    if report["what"] == "deadletters":
+        return
+    doable = sum(_is_doable(one) for one in left)
+    if doable and not apply:
+        yield f"a dry run: {doable} to do; --apply does it"
+    if stuck := len(left) - doable:
+        yield f"{stuck} wait for something else: --apply can't do them"
 
 
 def _lines(found: Iterable[dict[str, Any]]) -> Iterator[str]:
@@ -277,7 +290,7 @@ def _bump_lines(one: dict[str, Any]) -> Iterator[str]:
     else:
         where = f"[{one['log_start']}, {one['log_end']})"
         yield f"shard {shard}: stands at offset {one['watermark_offset']}, its log holds {where}: would become shard_epoch {new}"
-    for partition, checkpoint, first in one["redo"]:
+    for partition, checkpoint, first in one["redo"] if one["applied"] or not one["whole"] else ():
         if first != checkpoint:
             yield f"  outbox {partition}: fanout dispatches again from {first} (it had come to {checkpoint})"
 

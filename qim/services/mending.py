@@ -114,11 +114,11 @@ class Mender:
         return await self.carry_out(run.applied() if apply else run.planned())
 
     def partitions(self, only: int | None = None) -> tuple[int, ...]:
-        """All outbox partitions, or this one. Raises NotMended where there is no such."""
+        """All outbox partitions, or this one. Raises NoSuch."""
         return _chosen("outbox partition", self._parameters.outbox_partition_count, only)
 
     def shards(self, only: int | None = None) -> tuple[int, ...]:
-        """All mailbox shards, or this one. Raises NotMended where there is no such."""
+        """All mailbox shards, or this one. Raises NoSuch."""
         return _chosen("mailbox shard", self._parameters.shard_count, only)
 
     def _key(self) -> bytes:
@@ -158,6 +158,10 @@ class Mender:
         return (ports.message if message else ports.mailbox).submit
 
 
+class NoSuch(NotMended):
+    """A partition or shard this deployment doesn't have."""
+
+
 class MendOrder(Struct, frozen=True, kw_only=True):
     """What is asked for. ``partition`` or ``shard`` None: all of them; ``offset`` None: every dead letter there."""
 
@@ -172,10 +176,12 @@ class MendOrder(Struct, frozen=True, kw_only=True):
 async def mended(
     order: MendOrder, mender: Mender, audit: Callable[[], Awaitable[AuditReport]]
 ) -> dict[str, Any]:
-    """{"what", "apply", "found": […]}; with "refused" where it can't be done as things stand."""
+    """{"what", "apply", "found": […]}; "refused": why it can't be done as things stand; "misasked": nor ever can."""
     told: dict[str, Any] = {"what": order.what, "apply": order.apply}
     try:
         return told | {"found": as_json(await _mended(order, mender, audit))}
+    except NoSuch as refused:
+        return told | {"found": [], "refused": str(refused), "misasked": True}
     except NotMended as refused:
         return told | {"found": [], "refused": str(refused)}
 
@@ -230,5 +236,5 @@ def _chosen(what: str, count: int, only: int | None) -> tuple[int, ...]:
     if only is None:
         return tuple(range(count))
     if not 0 <= only < count:
-        raise NotMended(f"there is no {what} {only}: they are 0 to {count - 1}")
+        raise NoSuch(f"there is no {what} {only}: they are 0 to {count - 1}")
     return (only,)

@@ -357,6 +357,9 @@ def test_the_commands_look_first_and_say_with_their_status_what_is_left(
         status, report = told(*words)
         assert (status, report["apply"]) == (0, False)
     assert told("shard", "bump")[0] == 0
+    assert main(["shard", "bump", "--data", str(data)]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == 4 and all(line.endswith("nothing to do") for line in said)
     held(forget_dispatch_log)
     lost = {shard_of(ALICE, 4), shard_of(BOB, 4)}
     status, report = told("shard", "bump")
@@ -364,10 +367,13 @@ def test_the_commands_look_first_and_say_with_their_status_what_is_left(
     status, report = told("shard", "bump", "--apply")
     assert (status, {one["shard"] for one in report["found"] if one["applied"]}) == (0, lost)
     assert told("shard", "bump", "--apply")[0] == 0, "nothing is left"
+    assert main(["shard", "bump", "--data", str(data)]) == 0
+    assert "dispatches again" not in capsys.readouterr().out, "that was the bump before"
     status, report = told("shard", "bump", "--apply", "--shard", str(min(lost)))
     assert status == 1
     assert "nothing is to be mended" in report["refused"]
-    assert told("shard", "bump", "--shard", "9")[0] == 1
+    assert told("shard", "bump", "--shard", "9")[0] == 2, "no such shard is a wrong question"
+    assert told("deadletter", "list", "--partition", "77")[0] == 2
     assert main(["deadletter", "list", "--apply", "--data", str(data)]) == 2
     held(lambda ground: asyncio.run(talked(ground)))
 

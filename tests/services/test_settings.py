@@ -215,7 +215,15 @@ def test_a_file_says_texts_numbers_bools_and_lists(tmp_path: Path, toml: str) ->
 def test_a_value_of_another_form_is_refused(name: str, text: str) -> None:
     (refused,) = read_settings({name: text}).faults
     assert (refused.code, refused.what) == ("config_value", name)
-    assert refused.expected == BY_NAME[name].kind.expected
+    kind = BY_NAME[name].kind
+    assert refused.expected == f"{kind.expected}{kind.more}"
+
+
+@pytest.mark.parametrize("name", ["QIM_MESSAGE_STORE_BACKEND", "QIM_MAILBOX_STORE_BACKEND"])
+def test_whoever_wants_scylla_as_hot_store_is_told_why_not(name: str) -> None:
+    (refused,) = read_settings({name: "scylla"}).faults
+    assert refused.expected.endswith("(docs/decisions/0017)")
+    assert [*PAGE.parent.glob("decisions/0017-*.md")]
 
 
 def test_values_as_people_write_them() -> None:
@@ -411,6 +419,7 @@ def test_what_is_let_pass_is_said() -> None:
     abroad = own | {"QIM_GATEWAY_LISTEN": "0.0.0.0:7000"}
     (plain,) = warned("gateway", **abroad, QIM_GATEWAY_PLAINTEXT="1")
     assert "plaintext at 0.0.0.0:7000" in plain
+    assert warned("gateway", **abroad) == (), "that is refused: nobody is served"
     assert warned("mailbox", **abroad) == ()
     assert warned("gateway", **abroad, QIM_TLS_CERT="a.pem", QIM_TLS_KEY="a.key") == ()
 

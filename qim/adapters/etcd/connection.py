@@ -226,7 +226,7 @@ class EtcdConnection:
             if await self._stands(stubs.channel, until):
                 return stubs
             if self._loop.time() >= within:
-                raise NotApplied(FailReason.UNREACHABLE, f"{stubs.endpoint} is not reachable")
+                raise NotApplied(FailReason.UNREACHABLE, f"not reachable at {stubs.endpoint}")
             self._turn()
             await asyncio.sleep(PAUSE_MS / 1000)
 

@@ -90,6 +90,10 @@ class LoadReport(Struct, frozen=True, kw_only=True):
     counts: dict[str, int]
 
 
+class NotAllOnline(Exception):
+    """Before anything was sent."""
+
+
 class LoadRun:
     """``progress(phase, share)`` is told where it stands, share from 0 to 1."""
 
@@ -109,7 +113,7 @@ class LoadRun:
         self._grouped: list[Stream] = []
 
     async def run(self) -> LoadReport:
-        """All phases. Raises TimeoutError where devices can't come online."""
+        """All phases. Raises NotAllOnline, and TimeoutError where groups are not made in time."""
         plan = self.plan
         nursing: asyncio.Task[None] | None = None
         try:
@@ -136,6 +140,15 @@ class LoadRun:
     # ---------------------------------------------------------------- before
 
     async def _connect(self) -> None:
+        try:
+            await self._connected()
+        except TimeoutError:
+            online = sum(device.online.is_set() for device in self.devices)
+            servers = ", ".join(self.plan.servers)
+            told = f"{online} of {self.plan.users} users came online at {servers}"
+            raise NotAllOnline(told) from None
+
+    async def _connected(self) -> None:
         plan = self.plan
         self.tally = Tally([], os.urandom(4))
         expires_at = time.time_ns() // 1_000_000 + DAY_MS

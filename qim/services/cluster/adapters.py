@@ -199,7 +199,7 @@ async def _open_store(
         raise StartRefused(
             "redis_unreachable",
             f"the {' and '.join(stores)} store at {address}",
-            got=str(error),
+            got=str(error).removeprefix(f"{address}: "),
             expected="a server that answers",
             command=f"{address.redis_cli} ping",
         ) from None

@@ -168,7 +168,7 @@ def _certificates(settings: Settings) -> Iterator[Finding]:
 
         subject = f"QIM_{name.upper()} {path}"
         try:
-            for one in read_certificates(Path(path), name):
+            for one in read_certificates(Path(path), f"QIM_{name.upper()}"):
                 left = (one.not_valid_after_utc - datetime.now(UTC)).total_seconds()
                 yield from processes.certificate(subject, left)
         except StartRefused as error:

@@ -52,7 +52,11 @@ def warnings(settings: Settings, role: ServiceRole) -> tuple[str, ...]:
     told: list[str] = []
     if role in _SIGNS and settings.auth_secret == DEVELOPMENT_SECRET:
         told.append("the development secret signs tokens and cursors: set QIM_AUTH_SECRET")
-    if role is ServiceRole.GATEWAY and _serves_plaintext_abroad(settings):
+    if (
+        role is ServiceRole.GATEWAY
+        and _serves_plaintext_abroad(settings)
+        and settings.gateway_plaintext
+    ):
         told.append(
             f"clients are served in plaintext at {show_address(settings.gateway_listen)}: "
             "QIM_GATEWAY_PLAINTEXT says that something in front of it speaks TLS"

@@ -118,7 +118,8 @@ class _Words:
             value = variable.kind.read(text)
         except ValueError:
             shown = secret_digest(text) if variable.secret else repr(text)
-            self._value_fault(variable.name, shown, variable.kind.expected)
+            expected = f"{variable.kind.expected}{variable.kind.more}"
+            self._value_fault(variable.name, shown, expected)
             return
         self.values[variable.key] = value
         self.sources[variable.name] = source

@@ -80,6 +80,9 @@ _TRUST: Final = "Who may speak"
 _WRITER: Final = "Writer"
 _PROCESS: Final = "The process"
 
+NEVER_SCYLLA: Final = (
+    ": nothing is committed on Scylla, which is the archive of tiered (docs/decisions/0017)"
+)
 VARIABLES: Final[tuple[Variable, ...]] = (
     *_in(
         _STORES,
@@ -209,10 +212,14 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         _HISTORY,
         (
             "QIM_MESSAGE_STORE_BACKEND",
-            one_of("tiered", "redis"),
-            "tiered: the archiver moves history into Scylla or Cassandra; redis: history stays hot for ever, for development and tests",
+            one_of("tiered", "redis", more=NEVER_SCYLLA),
+            "tiered: the archiver moves history into Scylla or Cassandra; redis: history stays hot for ever, for development and tests; the seed's `scylla` is refused (docs/decisions/0017)",
         ),
-        ("QIM_MAILBOX_STORE_BACKEND", one_of("redis"), "where mailboxes are"),
+        (
+            "QIM_MAILBOX_STORE_BACKEND",
+            one_of("redis", more=NEVER_SCYLLA),
+            "where mailboxes are",
+        ),
         (
             "QIM_DEFAULT_HISTORY_RETENTION_DAYS",
             whole(1, 3650),

@@ -18,6 +18,8 @@ class Kind(Struct, frozen=True, kw_only=True, gc=False):
     expected: str
     read: Callable[[str], Any]
     show: Callable[[Any], str] = str
+    more: str = ""
+    """Behind ``expected`` in a refusal alone: why something near it is none of these."""
 
 
 def _address(text: str) -> Address:
@@ -115,15 +117,15 @@ def power_of_two(greatest: int) -> Kind:
     return Kind(expected=f"a power of two, 1..{greatest}", read=read)
 
 
-def one_of(*words: str) -> Kind:
-    """One of these words."""
+def one_of(*words: str, more: str = "") -> Kind:
+    """One of these words. ``more``: told to whoever writes another, why that is none."""
 
     def read(text: str) -> str:
         if text not in words:
             raise ValueError
         return text
 
-    return Kind(expected=" or ".join(words), read=read)
+    return Kind(expected=" or ".join(words), read=read, more=more)
 
 
 def _commas(values: tuple[str, ...]) -> str:

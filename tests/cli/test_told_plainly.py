@@ -1,0 +1,47 @@
+"""Small words of the command line: who speaks, which version it is, and what didn't happen."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from qim.cli.main import main
+from qim.client.load import run
+
+
+def test_a_command_names_itself_and_not_its_options(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--name` of certs is a list of names: it had stood where the command's own should."""
+    (tmp_path / "file").touch()
+    assert main(["certs", "dev", "--out", str(tmp_path / "file" / "below")]) == 2
+    assert capsys.readouterr().err.startswith("qim certs: ")
+    assert main(["archive", "schema", "check", "--hosts", "x", "--rf", "1"]) == 2
+    assert capsys.readouterr().err.startswith("qim archive schema: ")
+
+
+def test_which_version_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith("qim 0.")
+
+
+def test_a_rate_is_no_time(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["load", "--rate", "0"])
+    assert "a number a second above 0, not '0'" in capsys.readouterr().err
+
+
+def test_load_towards_a_closed_port_says_that_nothing_was_sent(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("QIM_AUTH_SECRET", "s" * 64)
+    monkeypatch.setattr(run, "CONNECT_SECONDS_MAX", 0.05)
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+        assert main(["load", "--server", address, "--users", "2", "--seconds", "1"]) == 3
+    said = capsys.readouterr().err
+    assert f"qim load: 0 of 2 users came online at {address}; nothing was sent" in said
+    assert "may have been done" not in said
