@@ -201,6 +201,7 @@ NOT_FOR_REAL: Final[dict[str, str]] = {
     "freeze": "the monotonic clock of a real process can't be stopped alone; pause stops both",
     "lease_expires": "etcd lets a lease go only by its owner's silence: registry_replies and pause do that",
     "registry_lags": "one etcd has one truth",
+    "registry_set_back": "a snapshot is put back while every process is stopped; simulated",
     "store_rates": "replies are lost by partition and sockets, never by rate",
     "store_emptied": "a store that comes back empty needs the archive; tests/integration has it",
     "archive_rates": "tests/adapters/archive has its failures",
