@@ -128,13 +128,13 @@ class EmbeddedServer:
             reporting=Reporting(log=self._observer.line),
         )
         self._hosting.host_auditor()
+        if self._tiered:
+            self._open_archive()
 
     def start_machines(self, owner: str) -> None:
         """Host every machine and let each begin."""
         hosting = self._hosting
         assert hosting is not None, "the auditor is started first"
-        if self._tiered:
-            self._open_archive()
         reporting = Reporting(
             log=SILENT.log, count=self._observer.count, observe=self._observer.observe
         )

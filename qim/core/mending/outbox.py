@@ -41,6 +41,7 @@ from qim.core.mending.asking import (
 from qim.core.mending.audits import end_audits
 from qim.core.mending.dead_letters import dispatched
 from qim.core.mending.source import Evidence
+from qim.core.ports.archive import ArchivedConversationsRead, ReadArchivedConversations
 from qim.core.ports.log import Append, Appended, EndsRead, LogRecord, StoredRecord, Topic
 from qim.core.ports.registry import BarrierRegistered, RegisterBarrier, Resource, Role
 from qim.core.ports.store_history import (
@@ -120,6 +121,8 @@ class _Found(Struct):
     log: EndsRead
     known: Evidence
     archived: int
+    """Where the archiver's position stands; ``kept``: where the archive says to be, which outlives the hot store."""
+    kept: int
     trusted: bool
     differs_from: int
     effective: dict[bytes, tuple[int, StoredRecord]]
@@ -175,10 +178,12 @@ class OutboxRepair:
         partition = self._partition
         log = yield from ends(Topic.OUTBOX, partition)
         known = yield from source.evidence(partition)
-        archived = 0
+        archived = kept = 0
         if self._tiered:
             request = ReadArchivePosition(op=0, partition=partition)
             archived = max(0, (yield from ask(request, ArchivePositionRead)).offset)
+            own = ReadArchivedConversations(op=0, partition=partition, after=b"", limit=0)
+            kept = (yield from ask(own, ArchivedConversationsRead)).position
         verdict = yield from self._judged(log, known)
         effective, keys = yield from self._walk(log)
         lost: dict[bytes, _Lost] = {}
@@ -203,6 +208,7 @@ class OutboxRepair:
             log=log,
             known=known,
             archived=archived,
+            kept=kept,
             trusted=verdict is Verdict.TRUSTED,
             differs_from=max(differs_from, log.start),
             effective=effective,
@@ -296,14 +302,15 @@ class OutboxRepair:
         lost = [one.message_id() for one in found.lost if one.message_id() in bodies]
         dispatched_before = sum(one in receipted for one in lost)
         reached = [one.offset + 1 for one in found.lost]
-        stood = max([found.known.applied, found.known.checkpoint, found.archived, *reached])
+        archived = max(found.archived, found.kept)
+        stood = max([found.known.applied, found.known.checkpoint, archived, *reached])
         return OutboxPlan(
             partition=self._partition,
             log_start=found.log.start,
             log_end=found.log.end,
             applied=found.known.applied,
             checkpoint=found.known.checkpoint,
-            archived=found.archived,
+            archived=archived,
             differs_from=found.differs_from,
             lost_dispatched=dispatched_before,
             lost_undispatched=len(lost) - dispatched_before,

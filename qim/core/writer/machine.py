@@ -104,6 +104,7 @@ class Writer:
             Call.FETCH: self._opening.on_fetch,
             Call.APPLY: self._opening.on_apply,
             Call.PENDING: self._opening.on_pending,
+            Call.ARCHIVED: self._opening.on_archived,
             Call.BELOW: self._opening.restoring.on_below,
             Call.INTENTS: self._opening.restoring.on_intents,
             Call.CONVERSATIONS: self._opening.restoring.on_conversations,

@@ -1,6 +1,7 @@
 """OPEN: the only way to serve a shard (pipeline.md §1.6). Each step waits for the answer of the one before.
 
 LeaseHeld (a)  --> OpenShard (b) --> ReadEnds --> ReadLease
+OpenShard      --> the archive's position, where the store knows nothing of the log --> ReadEnds
 ReadEnds       --> Fetch: the record before ``applied`` is the one that was applied (tail.py) --> ReadLease
 ReadEnds       --> the archive restores what the log has not any more (restoring.py) --> ReadLease
 ReadLease      --> barrier (c)          only while no epoch but ours is granted
@@ -26,6 +27,7 @@ from qim.core.contract.logvalue import (
     read_outbox,
 )
 from qim.core.contract.rpc import Actor
+from qim.core.ports.archive import ArchivedConversationsRead
 from qim.core.ports.completion import FailReason
 from qim.core.ports.local import LeaseHeld
 from qim.core.ports.log import (
@@ -105,7 +107,15 @@ class Opening:
         self._orders.clock.raise_above(answer.hlc_floor)
         if answer.filter_epoch >= shard.epoch:
             refresh(self._orders, shard, "filter_above", answer.filter_epoch)
-            return
+        elif self._orders.config.tiered and not answer.applied:
+            self.restoring.ask_position(shard)
+        else:
+            self._ask_ends(shard)
+
+    def on_archived(self, shard: Shard, pending: Pending, answer: Answer) -> None:
+        """Asked before the log's ends: what is archived meanwhile stands below the ends that are read then."""
+        assert isinstance(answer, ArchivedConversationsRead)
+        shard.walk.archived = answer.position
         self._ask_ends(shard)
 
     def _ask_ends(self, shard: Shard) -> None:
@@ -118,7 +128,13 @@ class Opening:
         """Can the log restore at all what this store lacks?"""
         assert isinstance(answer, EndsRead)
         applied, shard.walk.log_start = shard.walk.applied, answer.start
-        if answer.start > applied:
+        if shard.walk.archived > answer.end:
+            # Another log than the archive's, or one cut short. Once longer, it would pass for archived (§1.8).
+            detail = (
+                f"outbox {shard.number}: archive at {shard.walk.archived}, log ends at {answer.end}"
+            )
+            stop(self._orders, shard, "outbox_truncated", detail)
+        elif answer.start > applied:
             self.restoring.behind(shard, answer.start)
         elif applied > answer.end:
             truncated(self._orders, shard, f"store applied {applied}, log ends at {answer.end}")

@@ -52,6 +52,7 @@ class Call(Enum):
     ROWS = "rows"
     ARCHIVE = "archive"
     TRIM = "trim"
+    ARCHIVED = "archived"
     BELOW = "below"
     INTENTS = "intents"
     CONVERSATIONS = "conversations"

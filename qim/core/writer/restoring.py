@@ -38,6 +38,13 @@ class Restoring:
         self._orders: Final = orders
         self._restored: Final = restored
 
+    def ask_position(self, shard: Shard) -> None:
+        """How far is the archive? It has no name of the log it was filled from; a store that is not empty has."""
+        request = ReadArchivedConversations(
+            op=self._orders.next_op(), partition=shard.number, after=b"", limit=0
+        )
+        self._orders.ask(Call.ARCHIVED, shard, request)
+
     def behind(self, shard: Shard, start: int) -> None:
         """``applied`` is below the log's start."""
         orders, walk = self._orders, shard.walk

@@ -55,6 +55,7 @@ class Walk:
 
     __slots__ = (
         "applied",
+        "archived",
         "barrier",
         "barrier_due",
         "barrier_time",
@@ -90,6 +91,8 @@ class Walk:
         self.pending_after = b""
         # §1.8: what the archive keeps is put back up to the log's start.
         self.log_start = 0
+        self.archived = 0
+        """How far the archive says to be, where the store knows nothing of this log."""
         self.restoring: deque[ArchivedConversation] = deque()
         self.restore_after = b""
         self.restore_more = True

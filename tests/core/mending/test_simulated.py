@@ -14,6 +14,7 @@ from qim.core.audit import OrphanKind, Verdict
 from qim.core.audit.tenure import COVERAGE
 from qim.core.contract.entities import NO_SOURCE, decode_receipt
 from qim.core.contract.logvalue import (
+    Barrier,
     Dispatched,
     Outboxed,
     barrier_value,
@@ -27,6 +28,7 @@ from qim.core.mending.dead_letters import listed, redriven
 from qim.core.mending.dispatches import redispatched
 from qim.core.mending.halts import Halt, halts
 from qim.core.mending.outbox import OutboxRepair
+from qim.core.ports.archive import ReadArchivedConversations
 from qim.core.ports.completion import Failed, FailReason, Fenced, StoreRole, Unknown
 from qim.core.ports.log import (
     Append,
@@ -55,7 +57,13 @@ from qim.core.ports.registry import (
 )
 from qim.core.ports.store import store_role
 from qim.core.ports.store_audit import AdvanceCoverage, OpenCoverage
-from qim.core.ports.store_message import ReadSource, ReadVersions, VersionsRead
+from qim.core.ports.store_message import (
+    OpenSource,
+    ReadSource,
+    ReadVersions,
+    SourceOpened,
+    VersionsRead,
+)
 from qim.core.ports.store_operator import AmendSource
 from qim.sim.auditing import audited
 from qim.sim.generate import generate
@@ -103,6 +111,8 @@ class World:
                 return self._log(request)
             case ReadLease() | Acquire() | Release() | RegisterBarrier() | RaiseEpoch():
                 return self._registry(request)
+            case ReadArchivedConversations():
+                return self.scene.archive.ask(request)
             case _:
                 return self.scene.stores[store_role(request)].ask(request)
 
@@ -458,6 +468,33 @@ def test_a_tail_comes_back_once_and_behind_where_it_stood(world: World, records:
     assert world.carry_out(repairing(world, number).applied()).nothing(), "once is enough"
     report = world.audit()
     assert report.verdict is Verdict.CLEAN, report.orphans
+
+
+def test_a_log_made_anew_is_filled_up_to_where_the_archive_stands(world: World) -> None:
+    """Its position has no name of the log it was filled from, so no offset below it may ever mean a record of another one.
+
+    Store and log are gone: of all that stood anywhere the archive's own position alone is left.
+    """
+    number = cut(world, 0)
+    partition = world.scene.log.partitions[Topic.OUTBOX, number]
+    stands = world.scene.archive.rows.positions[number]
+    assert stands > 0
+    world.scene.log.recreate(partition, 2)
+    store = world.scene.stores[StoreRole.MESSAGE]
+    store.keyspace.flush()
+    opening = OpenSource(op=0, partition=number, epoch=1 << 40, fresh_key=KEY)
+    assert isinstance(store.ask(opening), SourceOpened)
+    plan = world.carry_out(repairing(world, number).planned())
+    assert (plan.archived, plan.padding) == (stands, stands)
+    if stands > outbox.PADDING_MAX:
+        with pytest.raises(NotMended, match=f"{stands} barriers"):
+            world.carry_out(repairing(world, number).applied())
+        return
+    world.carry_out(repairing(world, number).applied())
+    entries = [read_outbox(one.value) for one in partition.records]
+    assert len(entries) >= stands
+    assert all(isinstance(one, Barrier) for one in entries)
+    assert world.carry_out(repairing(world, number).applied()).nothing()
 
 
 def test_an_audit_that_began_before_a_repair_moves_no_coverage(world: World) -> None:

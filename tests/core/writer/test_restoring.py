@@ -95,6 +95,69 @@ def test_an_empty_store_is_what_it_was(archived: int) -> None:
     assert scene.refused_after_settle(gone) is ErrorCode.NOT_FOUND, "recalled already"
 
 
+def test_an_archive_that_is_ahead_of_the_log_was_filled_from_another() -> None:
+    """An outbox topic made anew: once it is as long as the old one, the archive would vouch for what it has never seen."""
+    scene, _ = lived()
+    scene.archive_to()
+    stands = scene.archive.position
+    emptied(scene, scene.log_start + len(scene.log))
+    scene.log, scene.log_start = [], 0
+    scene.restart_store(-1)
+    scene.barriers.clear()
+    scene.step(StoreReset(op=None, store=StoreRole.MESSAGE))
+    scene.settle()
+    assert [violation.check for violation in scene.violations] == ["outbox_truncated"]
+    assert f"archive at {stands}, log ends at 0" in scene.violations[0].detail
+    assert not scene.log, (
+        "not even a barrier: nothing may stand below the archive's position but padding"
+    )
+    while len(scene.log) < stands:
+        scene.put(LogRecord(key=b"", value=barrier_value(1)))
+    scene.hold()
+    scene.settle()
+    rid = scene.send(1, 2)
+    scene.settle()
+    assert scene.sent(rid).message_id
+
+
+def test_an_archive_that_gains_while_a_shard_opens_is_no_violation() -> None:
+    """It is asked before the log is: what it archives meanwhile stands below the end that is read then."""
+    scene, group = lived()
+    scene.archive_to()
+    before = everything(scene, group)
+    scene.restart_store(-1)
+    scene.grants = False
+    scene.step(StoreReset(op=None, store=StoreRole.MESSAGE))
+    scene.wanted.clear()
+    scene.hold()
+    kinds = []
+    while type(scene.inflight[0]) is not ReadLease:
+        kinds.append(type(scene.inflight[0]).__name__)
+        scene.answer()
+    assert kinds == ["OpenShard", "ReadArchivedConversations", "ReadEnds"]
+    scene.settle()
+    assert not scene.violations
+    assert everything(scene, group) == before
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_an_archive_that_does_not_answer_is_asked_again(lost: bool) -> None:
+    scene, group = lived()
+    scene.archive_to()
+    before = everything(scene, group)
+    scene.restart_store(-1)
+    scene.step(StoreReset(op=None, store=StoreRole.MESSAGE))
+    scene.wanted.clear()
+    scene.hold()
+    question = scene.until(ReadArchivedConversations)
+    why = FailReason.UNREACHABLE
+    scene.step(Unknown(op=question.op) if lost else Failed(op=question.op, why=why))
+    assert not scene.inflight
+    scene.advance(scene.config.retry_delay_max_ms * 2)
+    scene.settle()
+    assert everything(scene, group) == before
+
+
 def test_batches_are_bounded_by_what_a_script_takes() -> None:
     config = WriterConfig(outbox_partition_count=1, tiered=True, apply_args_max=1)
     scene, group = lived(config)
