@@ -311,11 +311,18 @@ def test_servers_that_are_not_there_are_named_each_with_its_command(
             command="redis-cli ping",
         )
 
+    async def another(*_: object) -> object:
+        raise StartRefused("archive_x", "it", got="gone", expected="there", command="cqlsh")
+
     monkeypatch.setattr(cluster, "open_adapters", nobody)
+    monkeypatch.setattr(cluster, "open_archive", another)
     config = tmp_path / "qim.toml"
     config.write_text(WHOLE)
     assert main(["doctor", "--config", str(config), "--json"]) == 1
     found = json.loads(capsys.readouterr().out)["findings"]
+    assert ["redis_unreachable" in one["found"] for one in found].count(True) == 1
+    (archive,) = [one for one in found if "the archive" in one["subject"]]
+    assert archive["do"] == "cqlsh"
     subjects = {one["subject"].split(" at ")[0]: one for one in found}
     assert {"writer", "fanout", "mailbox", "session", "archiver", "gateway"} <= set(subjects)
     assert "redis-cli ping" in {one["do"] for one in found}
@@ -328,19 +335,28 @@ def test_what_a_start_may_serve_with_is_a_warning_with_what_to_do(
     """As of an archive whose nodes don't tell how they confirm."""
     from qim.services.cluster.adapters import Opened
     from qim.services.doctor import cluster
-    from qim.services.roles import ServiceRole
 
-    async def archive_alone(_: object, role: ServiceRole, *__: object) -> Opened:
-        if role is not ServiceRole.ARCHIVER:
-            raise StartRefused("other", "it", got="gone", expected="there", command="start it")
-        opened = Opened()
+    async def nobody(*_: object) -> object:
+        raise StartRefused("other", "it", got="gone", expected="there", command="start it")
+
+    async def archive(_: object, __: object, opened: Opened) -> None:
         opened.advice.append(("commitlog_sync of a:1 is not provable", "see to scylla.yaml"))
-        return opened
 
-    monkeypatch.setattr(cluster, "open_adapters", archive_alone)
+    monkeypatch.setattr(cluster, "open_adapters", nobody)
+    monkeypatch.setattr(cluster, "open_archive", archive)
     config = tmp_path / "qim.toml"
     config.write_text(WHOLE)
     main(["doctor", "--config", str(config), "--json"])
     found = json.loads(capsys.readouterr().out)["findings"]
     (told,) = [one for one in found if "commitlog_sync" in one["found"]]
     assert (told["state"], told["do"]) == ("warn", "see to scylla.yaml")
+
+
+def test_a_certificate_that_cannot_be_read_is_named_by_its_variable(tmp_path: Path) -> None:
+    from qim.services.doctor import cluster
+    from qim.services.settings import read_settings
+
+    file = tmp_path / "absent.pem"
+    settings = read_settings({"QIM_TLS_CERT": str(file), "QIM_TLS_KEY": str(file)}).settings
+    (found,) = cluster._certificates(settings)
+    assert found.found.startswith(f"QIM_TLS_CERT ({file}) is ")

@@ -130,7 +130,7 @@ async def open_adapters(
             log = await _open_log(settings, role, loop, opened, told.reporting)
         archive: Port | None = None
         if role in ARCHIVE and settings.message_store_backend == "tiered":
-            archive = await _open_archive(settings, loop, opened, told.reporting)
+            archive = await open_archive(settings, loop, opened, told.reporting)
         if role is ServiceRole.WRITER:
             opened.hooks = await _open_hooks(settings, loop, opened, told.reporting)
         opened.registry = await open_registry(settings, loop, opened, told.reporting)
@@ -267,9 +267,10 @@ async def topic_identity(log: Port, topic: Topic, loop: AbstractEventLoop) -> by
     return answer.topic_id
 
 
-async def _open_archive(
-    settings: Settings, loop: AbstractEventLoop, opened: Opened, reporting: Reporting
+async def open_archive(
+    settings: Settings, loop: AbstractEventLoop, opened: Opened, reporting: Reporting = SILENT
 ) -> Port:
+    """The archive alone; ``opened`` ends it. Raises StartRefused."""
     from qim.adapters.cassandra.archive import CassandraArchive
     from qim.adapters.cassandra.settings import settings_from
 

@@ -14,7 +14,7 @@ from typing import Final
 from qim.adapters.reporting import SILENT
 from qim.adapters.start_refused import StartRefused
 from qim.adapters.wall_clock import wall_ms
-from qim.services.cluster.adapters import Opened, Told, open_adapters
+from qim.services.cluster.adapters import Opened, Told, open_adapters, open_archive
 from qim.services.cluster.shared import shared_numbers
 from qim.services.doctor import processes, shards
 from qim.services.doctor.findings import Finding, fail, ok, refused, warn
@@ -101,8 +101,18 @@ async def _servers(settings: Settings, *, deep: bool, tiered: bool) -> list[Find
 
 
 async def _opened(settings: Settings, role: ServiceRole) -> Opened:
-    told = Told(reporting=SILENT, on_reset=lambda _: None)
-    return await open_adapters(settings, role, asyncio.get_running_loop(), told)
+    """Of the archiver what the auditor has not: a server that is away is waited for, and told, once."""
+    loop = asyncio.get_running_loop()
+    if role is not ServiceRole.ARCHIVER:
+        told = Told(reporting=SILENT, on_reset=lambda _: None)
+        return await open_adapters(settings, role, loop, told)
+    opened = Opened()
+    try:
+        await open_archive(settings, loop, opened)
+    except BaseException:
+        await opened.close()
+        raise
+    return opened
 
 
 async def _shared(settings: Settings, opened: Opened) -> list[Finding]:
