@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+from pathlib import Path
 from typing import Any
 
 from aiokafka.protocol.admin import DeleteTopicsRequest
@@ -54,6 +56,24 @@ def audited(cluster: Cluster) -> dict[str, Any]:
     while report["verdict"] == "INCOMPLETE":
         report = cluster.audited()
     return report
+
+
+def cut_outbox(cluster: Cluster, directory: Path) -> int:
+    """The fullest outbox partition of a broker that is down loses its last batch, as by a power cut; its number."""
+    topic = cluster.kafka_settings().outbox_topic
+    segments = [*directory.glob(f"**/{topic}-*/*.log")]
+    path = max(segments, key=lambda one: len(batches_of(one)))
+    os.truncate(path, batches_of(path)[-1])
+    return int(path.parent.name.rpartition("-")[2])
+
+
+def batches_of(segment: Path) -> list[int]:
+    """Where each record batch of a Kafka segment begins."""
+    data, at, found = segment.read_bytes(), 0, []
+    while at + 12 <= len(data) and (size := int.from_bytes(data[at + 8 : at + 12], "big")):
+        found.append(at)
+        at += 12 + size
+    return found
 
 
 async def delete_topic(cluster: Cluster, topic: Topic) -> None:

@@ -10,7 +10,17 @@ from qim.core.contract.ids import dedupe_key
 from qim.core.ports.log import Topic
 from tests.integration.cluster.cluster import Cluster, make_topics
 from tests.integration.cluster.commands import commanded
-from tests.integration.cluster.operating import audited, delete_topic, examined, heard, ordered, say
+from tests.integration.cluster.operating import (
+    HEARS,
+    SAYS,
+    audited,
+    cut_outbox,
+    delete_topic,
+    examined,
+    heard,
+    ordered,
+    say,
+)
 from tests.integration.cluster.role_process import RoleProcess
 from tests.integration.raw_client import RawClient, message
 from tests.integration.served import eventually
@@ -142,6 +152,51 @@ def test_an_outbox_topic_made_anew_gets_back_what_the_hot_store_has(tmp_path: Pa
         last = asyncio.run(say(cluster, b"and on"))
         assert asyncio.run(heard(cluster, last, b"d3"))[-1] == b"and on"
         assert audited(cluster)["verdict"] == "CLEAN"
+
+
+def test_an_outbox_that_lost_its_tail_under_running_processes_is_told_and_filled_up(
+    tmp_path: Path,
+) -> None:
+    """A broker's power cut. Fanout had read what is gone, and stops; the writer had confirmed it, and stops at its next append."""
+    with Cluster(tmp_path / "cluster") as cluster:
+        last = asyncio.run(say(cluster, b"one", b"two"))
+        assert asyncio.run(heard(cluster, last, b"d1")) == [b"one", b"two"]
+        (writer,), (fanout,), (broker,) = (
+            cluster.roles("writer"),
+            cluster.roles("fanout"),
+            cluster.kafka,
+        )
+        broker.kill()
+        number = cut_outbox(cluster, tmp_path / "cluster")
+        broker.process.launch()
+        broker.process.wait_ready()
+
+        async def refused() -> None:
+            async with await RawClient.log_in(cluster.target, SAYS) as sender:
+                await sender.refused(message(b"three", peer_user_id=HEARS))
+
+        asyncio.run(eventually(lambda: told(fanout, "position_mismatch")))
+        asyncio.run(refused())
+        asyncio.run(eventually(lambda: told(writer, "outbox_truncated")))
+        for process in (writer, fanout):
+            assert process.get("/readyz")[0] == 503
+            assert process.stop() == 0
+        words = ("repair", "outbox", "--partition", str(number))
+        status, report = ordered(cluster, *words)
+        assert (status, report["found"][0]["lost_dispatched"]) == (1, 1), report
+        status, report = ordered(cluster, *words, "--apply")
+        assert (status, report.get("refused")) == (0, None), report
+        cluster.start_processes([writer, fanout])
+        last = asyncio.run(say(cluster, b"and on"))
+        found = asyncio.run(heard(cluster, last, b"d2"))
+        assert found.count(b"three") <= 1, "it was never acked, and stands in the log"
+        assert [body for body in found if body != b"three"] == [b"one", b"two", b"and on"]
+        assert audited(cluster)["verdict"] == "CLEAN"
+
+
+def told(process: RoleProcess, check: str) -> bool:
+    """It says so where Prometheus and a balancer look."""
+    return process.metric("qim_violation_total", check) > 0
 
 
 def test_both_topics_made_anew_one_after_the_other_leave_no_orphan(tmp_path: Path) -> None:
