@@ -92,6 +92,21 @@ def test_a_log_that_is_not_the_one_remembered_stops_the_shard(change: str, check
     assert not bench.waiting
 
 
+def test_a_lane_ahead_of_the_log_stops_the_shard() -> None:
+    """min W is still in the log; others would come in the places of those this lane has passed, and it would skip them."""
+    bench = running(*(dispatch(n, users=(1,)) for n in range(3)))
+    bench.crash()
+    top = bench.store.base
+    assert top is not None
+    bench.store.base, bench.store.own = top - 2, {7: top}
+    bench.store.position = Position(TOPIC, 1, record_digest(bench.log[0]))
+    del bench.log[2:]
+    bench.hold()
+    bench.run()
+    assert bench.violations() == [Invariant.MAILBOX_SEQ_REGRESSION]
+    assert "a lane stands at 2" in str(bench.seen[-1])
+
+
 @pytest.mark.parametrize("change", ["topic", "start", "end", "hole", "other"])
 def test_a_log_that_changes_under_a_running_shard_stops_it(change: str) -> None:
     bench = running(dispatch(0, users=(1,)))
