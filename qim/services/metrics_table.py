@@ -116,7 +116,7 @@ _TOTALS: Final[tuple[Row, ...]] = (
     ("kafka_producer_ids", "producers", "", "producer identities taken: one more after each append of unknown outcome", "log-unreachable"),
     ("kafka_polls", "polls", "", "looks at the broker: standing still is a stall", "log-unreachable"),
     ("kafka_consumer_recreated", "consumers", "", "stalled consumers thrown away by the watchdog", "log-unreachable"),
-    ("kafka_positions_refused", "fetches", "", "fetches outside the log: nothing is reset", "position-mismatch"),
+    ("kafka_positions_refused", "fetches", "", "fetches outside the log, or behind another record than was read: nothing is reset", "position-mismatch"),
     ("kafka_batches_broken", "batches", "", "batches whose checksum or form is wrong", "log-unreachable"),
     ("kafka_topics_recreated", "topics", "", "topics that came back under another id", "position-mismatch"),
     ("kafka_metadata_failed", "requests", "", "looks at the cluster that failed", "log-unreachable"),

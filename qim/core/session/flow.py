@@ -66,7 +66,7 @@ class Flow:
                 assert isinstance(request, ApplyStates)
                 self._states.on_applied(shard, request, event)
             case Appended():
-                self._states.on_appended(shard, event)
+                return self._states.on_appended(shard, event)
             case AppendRefused():
                 detail = f"user_state/{shard.number}: {event.why}"
                 return Violation(check=STATE_REFUSED, detail=detail)

@@ -128,6 +128,7 @@ class Shard:
     """One session shard under one epoch. A fresh epoch, StoreReset or LeaseGone makes it an object of the past."""
 
     __slots__ = (
+        "append_floor",
         "attempts",
         "batch",
         "dispatch",
@@ -162,6 +163,8 @@ class Shard:
         self.queue: deque[Submission] = deque()
         self.batch: tuple[Submission, ...] = ()
         """In flight, or to be sent again before the queue: an Unknown append is repeated, its copies are harmless."""
+        self.append_floor = 0
+        """What was read of the user-state log when the batch was sent: it can't land below."""
         self.winners = 0
         """Winners not yet durable: nothing is applied until there are none."""
         self.waiting: deque[tuple[int, Question]] = deque()

@@ -21,11 +21,12 @@ from qim.core.contract.logvalue import (
 from qim.core.contract.rpc import StateDone
 from qim.core.contract.statelog import UserStateRecord, encode_user_state, user_state_key
 from qim.core.ports.log import Append, Appended, LogRecord, StoredRecord, Topic
-from qim.core.ports.observe import Count, halted
+from qim.core.ports.observe import Count, Violation, halted
 from qim.core.ports.store_message import Position
 from qim.core.ports.store_session import ApplyStates, StateChange, StatesApplied
 from qim.core.position import record_digest
 from qim.core.session.known import Known
+from qim.core.session.opening import stop
 from qim.core.session.orders import Orders, What
 from qim.core.session.question import Question
 from qim.core.session.shard import Shard, Submission, WindowRecord
@@ -84,6 +85,7 @@ class States:
             shard.batch += (submission,)
         if not shard.batch:
             return
+        shard.append_floor = shard.state.next_offset
         request = Append(
             op=self._orders.op(What.APPEND, shard),
             topic=Topic.USER_STATE,
@@ -97,8 +99,12 @@ class States:
         value = user_state_value(shard.epoch, encode_user_state(record))
         return LogRecord(key=user_state_key(record), value=value)
 
-    def on_appended(self, shard: Shard, event: Appended) -> None:
-        """Durable: askers wait for it to be applied, winners let the applier go on."""
+    def on_appended(self, shard: Shard, event: Appended) -> Violation | None:
+        """Durable: askers wait for it to be applied, winners let the applier go on. Answers what stops the shard."""
+        if event.offsets[0] < shard.append_floor:
+            # The log lost what was read of it; in its place this would pass for applied.
+            detail = f"appended at {event.offsets[0]}, and was read up to {shard.append_floor}"
+            return stop(shard, shard.state, detail)
         batch, shard.batch = shard.batch, ()
         assert len(batch) == len(event.offsets)
         for submission, offset in zip(batch, event.offsets, strict=True):
@@ -107,6 +113,7 @@ class States:
             else:
                 shard.waiting.append((offset, submission.question))
         self._answer(shard)
+        return None
 
     # ------------------------------------------------------------ into the store
 

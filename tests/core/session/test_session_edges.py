@@ -223,6 +223,24 @@ def test_a_log_that_grew_again_over_what_was_read_stops_the_shard(topic: Topic) 
     assert f"{topic.value}/{number}: OTHER_RECORD" in violation.detail
 
 
+def test_a_mark_that_lands_below_what_was_read_is_not_said_to_stand() -> None:
+    """At such an offset it would pass for applied."""
+    scene = talking()
+    scene.read(1, conversation(1), 1)
+    scene.run()
+    number = next(
+        number for (of, number), log in scene.logs.items() if of is Topic.USER_STATE and log
+    )
+    scene.logs[Topic.USER_STATE, number].clear()
+    scene.parked = []  # the fetches that wait there hear of nothing
+    rid = scene.ask(SubmitRead, 1, conversation_id=conversation(1), read_seq=2)
+    scene.run()
+    (violation,) = scene.violations
+    assert violation.check == "position_mismatch"
+    assert "appended at 0, and was read up to 1" in violation.detail
+    assert not isinstance(scene.answers.get(rid), StateDone)
+
+
 def test_compaction_takes_the_record_before_a_position_and_the_feed_goes_on() -> None:
     scene = talking()
     scene.read(1, conversation(1), 1)
