@@ -57,6 +57,7 @@ class VersionShelf:
         self._members = 0
         self._wants: dict[VersionKey, Want] = {}
         self._asked: tuple[VersionKey, ...] = ()
+        self._changed = False
 
     def find(self, key: VersionKey) -> VersionAudience | None:
         """The kept version, made the last to be dropped."""
@@ -88,6 +89,7 @@ class VersionShelf:
         """Drop what was kept: it came from another incarnation (pipeline.md §0)."""
         self._kept.clear()
         self._members = 0
+        self._changed = True
 
     def next_names(self, now: Ms) -> tuple[ShelfName, ...]:
         """Names to read now, at most ``names_max``; none while a read is in flight."""
@@ -127,24 +129,29 @@ class VersionShelf:
 
     def deadline(self) -> Ms | None:
         """When ``next_names`` may have more to give."""
-        if self._asked:
+        if self._asked or not self._wants:
             return None
-        return min((want.due for want in self._wants.values()), default=None)
+        return min([want.due for want in self._wants.values()])
 
     def waiting(self) -> int:
         """How many names are wanted."""
         return len(self._wants)
 
     def check(self) -> None:
-        """The count of members is that of what is kept; every want has somebody waiting."""
-        assert self._members == sum(kept.size for kept in self._kept.values())
-        assert all(want.waiters for want in self._wants.values())
+        """The count of members is that of what is kept (counted again only after a change: ``answered`` and ``clear``
+        alone make one); every want has somebody waiting."""
+        if self._changed:
+            self._changed = False
+            assert self._members == sum([kept.size for kept in self._kept.values()])
+        for want in self._wants.values():
+            assert want.waiters
 
     def _put_off(self, now: Ms, want: Want) -> None:
         want.attempts += 1
         want.due = now + back_off(want.attempts, self._retry_first_ms, self._retry_most_ms)
 
     def _keep(self, key: VersionKey, audience: VersionAudience) -> None:
+        self._changed = True
         old = self._kept.pop(key, None)
         self._members += audience.size - (old.size if old is not None else 0)
         self._kept[key] = audience
@@ -154,4 +161,5 @@ class VersionShelf:
         for key in list(self._kept):
             if self._members + members <= self._members_max:
                 return
+            self._changed = True
             self._members -= self._kept.pop(key).size

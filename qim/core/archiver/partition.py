@@ -128,7 +128,7 @@ class Partition:
             assert item.stored.offset == expected, "the window has a hole"
             expected += 1
         assert self.batch or not self.writing
-        size = sum(len(item.stored.value) for item in (*self.batch, *self.window))
+        size = sum([len(item.stored.value) for item in (*self.batch, *self.window)])
         assert self.window_bytes == size
         if self.commit is not None:
             assert self.commit.to.offset <= self.next_offset - self.window_records()

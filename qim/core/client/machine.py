@@ -53,6 +53,7 @@ from qim.core.ports.local_store import (
     MessagesSaved,
 )
 from qim.core.ports.sockets import Backlog, BytesReceived, Dialed, SocketClosed
+from qim.core.timers import earliest
 
 
 class Client:
@@ -83,7 +84,7 @@ class Client:
     def deadline(self) -> Ms | None:
         """The next end of a wait or pause."""
         oldest = next(iter(self._context.waits.values()), None)
-        candidates = (
+        return earliest(
             oldest.deadline if oldest else None,
             self._context.repeat_deadline(),
             self._parts.link.deadline(),
@@ -91,7 +92,6 @@ class Client:
             self._parts.pulling.deadline(),
             self._parts.sessions.deadline(),
         )
-        return min([at for at in candidates if at is not None], default=None)
 
     def check(self) -> None:
         """Bounds and counts of every part; nothing waits on a stream that is gone."""

@@ -9,6 +9,7 @@ Both are idempotent and ordered by their values, so sending twice, late or out o
 """
 
 from collections import deque
+from typing import Final
 
 from msgspec import Struct
 
@@ -39,6 +40,7 @@ from qim.core.ports.local_sessions import (
 )
 
 _PAGE = 32
+_MARK: Final = WaitKind.MARK
 
 
 class Ticket(Struct, frozen=True, kw_only=True):
@@ -218,8 +220,10 @@ class Marking:
 
     def check(self) -> None:
         """Bounds, and a wait for each that is out."""
-        waits = [w for w in self._context.waits.values() if w.kind is WaitKind.MARK]
-        assert len(waits) == len(self._out) <= self._context.config.marks_inflight_max + 1
+        waits = 0
+        for wait in self._context.waits.values():
+            waits += wait.kind is _MARK
+        assert waits == len(self._out) <= self._context.config.marks_inflight_max + 1
         assert len(self._tickets) <= self._context.config.mark_tickets_max
         assert len(self._queue) <= _PAGE
 

@@ -33,6 +33,7 @@ class RowStage(IntEnum):
 
 
 ON_WIRE: Final = (RowStage.FIXING, RowStage.INFLIGHT)
+_SETTLING: Final = RowStage.SETTLING
 
 
 class OutboxRow:
@@ -188,16 +189,19 @@ class Outbox:
         listed = 0
         for conversation_id, lane in self._lanes.items():
             assert lane, "an empty lane"
-            orders = [row.row.order for row in lane]
-            assert orders == sorted(orders), "a lane out of order"
+            last = lane[0].row.order
             for row in lane:
+                assert row.row.order >= last, "a lane out of order"
+                last = row.row.order
                 assert row.conversation_id == conversation_id
                 assert self.rows.get(row.key) is row
-                assert row.stage is not RowStage.SETTLING
+                assert row.stage is not _SETTLING
             listed += len(lane)
-        settling = sum(row.stage is RowStage.SETTLING for row in self.rows.values())
+        settling = on_wire = 0
+        for row in self.rows.values():
+            settling += row.stage is _SETTLING
+            on_wire += row.stage in ON_WIRE
         assert listed + settling == len(self.rows), "a row is nowhere"
-        on_wire = sum(row.stage in ON_WIRE for row in self.rows.values())
         assert on_wire == self.inflight, f"{on_wire} rows on the wire, counted {self.inflight}"
         for key, row in self.cooling.items():
             assert self.rows.get(key) is row and row.stage is RowStage.COOLING

@@ -4,6 +4,7 @@ A page of history is stored like everything else that comes; it moves no anchor,
 """
 
 from collections import deque
+from typing import Final
 
 from qim.core.client.context import ClientContext, HistorySaving, Wait, WaitKind
 from qim.core.client.translation import message_of_record, refusal_of_frame
@@ -36,6 +37,7 @@ _KINDS = {
     MembersRequested: WaitKind.MEMBERS,
     ReadByRequested: WaitKind.READ_BY,
 }
+_ASKED: Final = tuple(_KINDS.values())
 
 
 class Queries:
@@ -163,10 +165,9 @@ class Queries:
 
     def check(self) -> None:
         """Bounds and counts."""
-        kinds = tuple(_KINDS.values())
         inflight = 0
         for wait in self._context.waits.values():
-            inflight += wait.kind in kinds
+            inflight += wait.kind in _ASKED
         assert inflight == self._inflight
         assert len(self._queue) <= self._context.config.queries_max
 

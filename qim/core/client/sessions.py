@@ -14,6 +14,7 @@ from qim.core.client.state_sync import StateSyncing
 from qim.core.client.vocabulary import SessionsReady
 from qim.core.client.walking import Walk, WalkKind
 from qim.core.machine import Ms
+from qim.core.timers import earliest
 
 
 class Sessions:
@@ -89,13 +90,12 @@ class Sessions:
         """The end of a pause; while a question is in flight its own wait says when."""
         if not self._context.is_live() or not self._synced:
             return None
-        parts = [self.marking.deadline()]
-        if not self._is_busy():
-            if self.listing.wanted:
-                parts.append(self.listing.deadline())
-            else:
-                parts += [self.walk.deadline(), self.states.deadline()]
-        return min((at for at in parts if at is not None), default=None)
+        marking = self.marking.deadline()
+        if self._is_busy():
+            return marking
+        if self.listing.wanted:
+            return earliest(marking, self.listing.deadline())
+        return earliest(marking, self.walk.deadline(), self.states.deadline())
 
     def _is_busy(self) -> bool:
         return self.listing.busy or self.states.busy or self.walk.busy

@@ -50,7 +50,7 @@ from qim.core.ports.store_message import (
     VersionsRead,
 )
 from qim.core.position import record_digest, why_out_of_range
-from qim.core.timers import Timers, back_off
+from qim.core.timers import Timers, back_off, earliest
 from qim.core.version_shelf import VersionShelf
 
 
@@ -93,8 +93,7 @@ class FanoutCoordinator:
 
     def deadline(self) -> Ms | None:
         """The earliest retry."""
-        times = [at for at in (self._timers.next(), self._shelf.deadline()) if at is not None]
-        return min(times, default=None)
+        return earliest(self._timers.next(), self._shelf.deadline())
 
     def idle(self) -> bool:
         """No record is half dispatched, no checkpoint or append in flight (a parked Fetch doesn't count)."""
@@ -137,7 +136,7 @@ class FanoutCoordinator:
             if partition.number in self._touched:
                 partition.check()
             assert partition.window_records() <= self._config.window_records_max
-            missing = sum(item.missing for item in partition.sent)
+            missing = sum([item.missing for item in partition.sent])
             assert missing == on_way.get(partition.number, 0), "a dispatch is nowhere"
         self._shelf.check()
 

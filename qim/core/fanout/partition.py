@@ -154,6 +154,7 @@ class Partition:
             assert item.missing == 0 or item.places is not None
             expected += 1
         assert self.checkpoint <= self.next_offset
-        assert self.window_bytes == sum(
-            len(item.stored.value) for item in (*self.sent, *self.undispatched)
-        )
+        size = 0
+        for item in (*self.sent, *self.undispatched):
+            size += len(item.stored.value)
+        assert self.window_bytes == size

@@ -60,6 +60,7 @@ from qim.core.ports.observe import Gauge, queue
 from qim.core.ports.registry import LeaseRead
 from qim.core.ports.sockets import Accepted, Backlog, BytesReceived, CloseSocket, SocketClosed
 from qim.core.ports.store_mailbox import PresenceEntered, PresenceLeft, PresenceRefreshed
+from qim.core.timers import earliest
 
 _TIMERS_STALE_MAX = 1_024
 _ENTERING = ConnectionState.ENTERING
@@ -110,14 +111,13 @@ class ConnectionNode:
 
     def deadline(self) -> Ms | None:
         """The next end of a wait: a request, a silent connection, a refresh, the drain."""
-        candidates = (
+        return earliest(
             self._requests.deadline(),
             self._timers[0][0] if self._timers else None,
             self._presence.deadline(),
             self._authentication.deadline(),
             self._context.draining_until,
         )
-        return min([at for at in candidates if at is not None], default=None)
 
     def gauges(self, now: Ms) -> list[Gauge]:
         """Bounded structures, by a driver that is asked for them."""

@@ -15,6 +15,7 @@ from qim.core.mailbox.shard import Shard
 from qim.core.mailbox.vocabulary import MailboxConfig
 from qim.core.ports.observe import Count
 from qim.core.ports.store_session import NoteDelivered
+from qim.core.timers import earliest
 
 Device = tuple[str, int, bytes]
 """(tenant_id, user_id, device_id)."""
@@ -90,8 +91,7 @@ class Delivered:
 
     def deadline(self) -> Ms | None:
         """When something is due that doesn't wait for an answer."""
-        times = (part.due for part in self._shards.values() if not part.asked)
-        return min((at for at in times if at is not None), default=None)
+        return earliest(*[part.due for part in self._shards.values() if not part.asked])
 
     def check(self) -> None:
         """Bounded; what waits has a time."""

@@ -390,6 +390,10 @@ class Joining:
 
     def check(self) -> None:
         """Whatever is to be read is waited for."""
-        assert all(name in self._waiting for name in self._unread)
-        assert all(pull.awaited for pulls in self._waiting.values() for pull in pulls)
-        assert all(pull.awaited == 1 for pull in self._fetches.values())
+        for name in self._unread:
+            assert name in self._waiting
+        for pulls in self._waiting.values():
+            for pull in pulls:
+                assert pull.awaited
+        for pull in self._fetches.values():
+            assert pull.awaited == 1

@@ -141,7 +141,7 @@ class Lanes:
 
     def check(self) -> None:
         """No lane's own W equals the base: the store would keep a field for nothing."""
-        assert all(seq != self.base for seq in self.own.values())
+        assert self.base not in self.own.values()
 
     # ------------------------------------------------------------ drafts
 

@@ -40,7 +40,7 @@ from qim.core.ports.store_history import OverlaysRead
 from qim.core.ports.store_mailbox import MailboxesRead, PresenceRead, Trimmed
 from qim.core.ports.store_message import BodiesRead, ReadVersions, VersionsRead
 from qim.core.ports.store_session import DeliveredNoted
-from qim.core.timers import Timers
+from qim.core.timers import Timers, earliest
 from qim.core.version_shelf import VersionShelf
 
 
@@ -101,8 +101,7 @@ class MailboxNode:
 
     def deadline(self) -> Ms | None:
         """The earliest retry, floor, trim or note of what is delivered."""
-        times = (self._timers.next(), self._shelf.deadline(), self._delivered.deadline())
-        return min((at for at in times if at is not None), default=None)
+        return earliest(self._timers.next(), self._shelf.deadline(), self._delivered.deadline())
 
     def idle(self) -> bool:
         """No record is half written, no mark or pull in flight (a parked Fetch doesn't count, nor do hints)."""

@@ -169,7 +169,7 @@ class Pushes:
 
     def check(self) -> None:
         """The users are counted and bounded."""
-        assert self._users == sum(len(hint.users) for hint in self._queue)
+        assert self._users == sum([len(hint.users) for hint in self._queue])
         assert self._users <= self._config.push_users_max
 
 

@@ -153,7 +153,7 @@ class Writers:
 
     def check(self) -> None:
         """What is counted is on its way or waits for a lookup; both are bounded."""
-        waiting = sum(a.due >= 0 for asks in self._lookups.values() for a in asks)
+        waiting = sum([a.due >= 0 for asks in self._lookups.values() for a in asks])
         assert self._count == len(self._sent) + waiting
         assert self._count <= self._config.asks_max
         assert len(self._owners) <= self._config.owners_max

@@ -226,7 +226,7 @@ class Listing:
 
     def deadline(self) -> Ms | None:
         """When ``expire`` has something to do."""
-        return min((freeze.due for freeze in self._put_off), default=None)
+        return min([freeze.due for freeze in self._put_off]) if self._put_off else None
 
     # ------------------------------------------------------------ frozen
 

@@ -51,7 +51,7 @@ from qim.core.session.vocabulary import (
     SessionEffect,
     SessionEvent,
 )
-from qim.core.timers import Timers
+from qim.core.timers import Timers, earliest
 from qim.core.version_shelf import VersionShelf
 
 
@@ -116,9 +116,13 @@ class SessionProjection:
 
     def deadline(self) -> Ms | None:
         """The earliest retry, or the end of the earliest wait."""
-        parts = (self._timers, self._shelf, self._writers, self._listing, self._questions)
-        times = [part.next() if isinstance(part, Timers) else part.deadline() for part in parts]
-        return min((at for at in times if at is not None), default=None)
+        return earliest(
+            self._timers.next(),
+            self._shelf.deadline(),
+            self._writers.deadline(),
+            self._listing.deadline(),
+            self._questions.deadline(),
+        )
 
     def idle(self) -> bool:
         """Nobody waits for an answer, nothing is half stored (a parked Fetch doesn't count)."""
@@ -186,7 +190,8 @@ class SessionProjection:
                 shard = self._shards[number]
                 shard.check()
                 most = self._config.window_records_max
-                assert all(len(feed.window) <= most for feed in shard.feeds())
+                for feed in shard.feeds():
+                    assert len(feed.window) <= most
         self._shelf.check()
         self._writers.check()
         self._known.check()

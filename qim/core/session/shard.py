@@ -111,10 +111,13 @@ class Feed:
 
     def check(self) -> None:
         """The window begins at the position, rises, and its books balance."""
+        if not self.window:
+            assert not self.bytes
+            return
         offsets = [record.stored.offset for record in self.window]
         assert offsets == sorted(offsets)
-        assert not offsets or self.stands_at() <= offsets[0] <= offsets[-1] < self.next_offset
-        assert self.bytes == sum(len(record.stored.value) for record in self.window)
+        assert self.stands_at() <= offsets[0] <= offsets[-1] < self.next_offset
+        assert self.bytes == sum([len(record.stored.value) for record in self.window])
 
 
 class Submission(Struct, frozen=True):
@@ -199,7 +202,8 @@ class Shard:
             return
         for feed in self.feeds():
             feed.check()
-        offsets = [offset for offset, _ in self.waiting]
-        assert all(offset >= self.state.stands_at() for offset in offsets)
+        stands_at = self.state.stands_at()
+        for offset, _ in self.waiting:
+            assert offset >= stands_at
         on_way = [s for s in (*self.batch, *self.queue) if s.question is None]
         assert self.winners == len(on_way), "a winner is nowhere"

@@ -117,7 +117,7 @@ class Snapshots:
 
     def check(self) -> None:
         """The count of bytes is that of what is kept; a single user may exceed the bound alone."""
-        assert self.bytes == sum(user.bytes for user in self._users.values())
+        assert self.bytes == sum([user.bytes for user in self._users.values()])
         assert self.bytes <= self._config.snapshot_bytes_max or len(self._users) == 1
 
     def _drop(self, owner: Owner) -> None:

@@ -15,11 +15,13 @@ class TokenBuckets:
         self._full = burst_max * 1000
         self._keys_max = keys_max
         self._buckets: OrderedDict[Hashable, tuple[int, int]] = OrderedDict()
+        self._changed = False
 
     def admit(self, key: Hashable, now: int) -> int:
         """0 and a token less, or the ms after which there will be one."""
         if self._rate == 0:
             return 0
+        self._changed = True
         level, at = self._buckets.pop(key, (self._full, now))
         level = min(self._full, level + (now - at) * self._rate)
         wait = 0 if level >= 1000 else -(-(1000 - level) // self._rate)
@@ -29,6 +31,8 @@ class TokenBuckets:
         return wait
 
     def check(self) -> None:
-        """Bounded, and no bucket holds less than nothing or more than a burst."""
-        assert len(self._buckets) <= self._keys_max
-        assert all(0 <= level <= self._full for level, _ in self._buckets.values())
+        """Bounded, and no bucket holds less than nothing or more than a burst; ``admit`` alone changes one."""
+        if self._changed:
+            self._changed = False
+            assert len(self._buckets) <= self._keys_max
+            assert all(0 <= level <= self._full for level, _ in self._buckets.values())

@@ -62,5 +62,6 @@ class Deadlines:
         """Bounded and in order."""
         config = self._orders.config
         assert len(self._waiters) <= config.waiting_requests_max + config.queries_max
-        deadlines = [waiter.deadline for waiter in self._waiters]
-        assert deadlines == sorted(deadlines)
+        if len(self._waiters) > 1:
+            deadlines = [waiter.deadline for waiter in self._waiters]
+            assert deadlines == sorted(deadlines)

@@ -28,6 +28,7 @@ from qim.core.ports.local import DrainRequested, LeaseGone, LeaseHeld, Started
 from qim.core.ports.network import Received, Send
 from qim.core.ports.observe import Gauge, queue
 from qim.core.ports.registry import Role
+from qim.core.timers import earliest
 from qim.core.writer.arrivals import Submit
 from qim.core.writer.audience import AudienceCache
 from qim.core.writer.deadlines import Deadlines
@@ -132,13 +133,12 @@ class Writer:
 
     def deadline(self) -> Ms | None:
         """The nearest of: a waiter's end, a retry, the next look at hot rows, the next look at our clock."""
-        times = (
+        return earliest(
             self._deadlines.next_deadline(),
             self._orders.next_retry(),
             self._trimming.deadline(),
             self._probe_at,
         )
-        return min([time for time in times if time is not None], default=None)
 
     def idle(self) -> bool:
         """Nothing accepted is unanswered and no append is in flight."""
@@ -178,13 +178,16 @@ class Writer:
         """Own invariants; the simulator calls it after every step."""
         orders = self._orders
         assert not orders.touched
-        held = [commit for shard in self._shards.values() for commit in shard.commits.values()]
-        assert orders.held_commits == len(held) <= self._config.commits_max
-        assert orders.held_bytes == sum([commit.size for commit in held])
-        queries = sum([len(shard.queries) for shard in self._shards.values()])
-        assert orders.held_queries == queries <= self._config.queries_max
+        held = size = queries = 0
         for shard in self._shards.values():
+            queries += len(shard.queries)
+            if shard.commits:
+                held += len(shard.commits)
+                size += sum([commit.size for commit in shard.commits.values()])
             shard.check()
+        assert orders.held_commits == held <= self._config.commits_max
+        assert orders.held_bytes == size
+        assert orders.held_queries == queries <= self._config.queries_max
         orders.check()
         self._deadlines.check()
         self._audiences.check()

@@ -250,4 +250,5 @@ class Orders:
 
     def check(self) -> None:
         """Every op in flight is filed under its own number and no number is ahead of the counter."""
-        assert all(op == pending.request.op <= self._op for op, pending in self.pending.items())
+        for op, pending in self.pending.items():
+            assert op == pending.request.op <= self._op
