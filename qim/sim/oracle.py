@@ -61,6 +61,8 @@ class Oracle:
         """(partition, offset) -> the effective record, None for barriers and the ineffective."""
         self.barriers: dict[int, list[tuple[int, int]]] = {}
         self.messages: dict[bytes, Effective] = {}
+        self.conversations: dict[bytes, list[MessageRecord]] = {}
+        """conversation -> the records of ``messages`` in the order in which they landed."""
         self.versions: dict[bytes, dict[int, tuple[int, ...]]] = {}
         self.in_order: dict[int, list[Effective]] = {}
         """partition -> effective records by offset."""
@@ -100,7 +102,9 @@ class Oracle:
                 record=record,
                 audience=self.audience(record),
             )
-            self.messages.setdefault(record.message_id, found)
+            if record.message_id not in self.messages:
+                self.messages[record.message_id] = found
+                self.conversations.setdefault(record.conversation_id, []).append(record)
             self.in_order.setdefault(partition, []).append(found)
         elif type(entry) is Barrier:
             judge.admits(entry)

@@ -110,9 +110,10 @@ class Store:
     def request(self, host: Host, effect: StoreRequest) -> None:
         """Hand one request to the connection; exactly one completion comes back."""
         world = self.world
-        traces = getattr(effect, "traces", ())
-        draw = world.dice.draw(STORE[type(effect)], traces[0] if traces else host.identity)
-        if not self._lease_stands(host, effect):
+        kind = _KINDS[type(effect)]
+        traces = effect.traces if kind.traced else ()  # type: ignore[union-attr]
+        draw = world.dice.draw(kind.site, traces[0] if traces else host.identity)
+        if kind.fenced and host.node.keeper is not None and not _lease_stands(host, effect, kind):
             self._count("lease_check_refused")
             world.at(world.now, 0, host.take, Failed(op=effect.op, why=FailReason.LEASE_LOST))
             return
@@ -139,7 +140,7 @@ class Store:
                 return
             level -= rates.refused
             lost = 0 <= level < rates.reply_lost
-        lane = (self.name, PRESENCE_LANE if type(effect) in WITHOUT_SHARD else _lane(effect))
+        lane = (self.name, _lane(effect, kind))
         last = host.lanes.get(lane)
         place = (arrival, tiebreak)
         if last is not None and last > place:
@@ -160,16 +161,6 @@ class Store:
         world.at(world.now + REPLY_TIMEOUT_MS, tiebreak, host.take, Unknown(op=effect.op))
         arrival = world.now + REPLY_TIMEOUT_MS + late % LATE_MAX_MS
         world.at(arrival, tiebreak, self._apply_late, (host, effect, self.run_number))
-
-    def _lease_stands(self, host: Host, effect: StoreRequest) -> bool:
-        epoch = getattr(effect, "epoch", 0)
-        if not epoch or host.node.keeper is None:
-            return True
-        role = _LEASE_ROLES[host.node.role]
-        if role is Role.AUDITOR:
-            return host.node.holds(COVERAGE, epoch)
-        shard: int = effect.partition if hasattr(effect, "partition") else effect.shard  # type: ignore[union-attr]
-        return host.node.holds(Resource(role=role, number=shard), epoch)
 
     # ------------------------------------------------------------ at the server
 
@@ -314,13 +305,43 @@ class Store:
         self.counts[name] = self.counts.get(name, 0) + 1
 
 
-def _lane(effect: Any) -> Any:
+class _Kind:
+    """What a kind of request has, looked up once: each request asks for all of it."""
+
+    __slots__ = ("fenced", "lane", "named", "site", "traced")
+
+    def __init__(self, kind: type) -> None:
+        fields = kind.__struct_fields__  # type: ignore[attr-defined]
+        self.site = STORE[kind]
+        self.traced = "traces" in fields
+        self.fenced = "epoch" in fields
+        named = [name for name in ("shard", "partition") if name in fields]
+        assert len(named) <= 1, f"{kind.__name__} is for one resource"
+        self.named = named[0] if named else ""
+        """The field that names what its lease is for, and what keeps its order."""
+        self.lane = PRESENCE_LANE if kind in WITHOUT_SHARD else kind.__name__
+
+
+_KINDS: Final = {kind: _Kind(kind) for kind in STORE}
+
+
+def _lane(effect: Any, kind: _Kind) -> Any:
     """What keeps its order: the shard or source partition a request names, else its kind."""
-    shard = getattr(effect, "shard", None)
-    if shard is not None:
-        return shard
-    partition = getattr(effect, "partition", None)
-    return type(effect).__name__ if partition is None else (partition,)
+    if not kind.named:
+        return kind.lane
+    number = getattr(effect, kind.named)
+    return number if kind.named == "shard" else (number,)
+
+
+def _lease_stands(host: Host, effect: StoreRequest, kind: _Kind) -> bool:
+    epoch: int = effect.epoch  # type: ignore[union-attr]
+    if not epoch:
+        return True
+    role = _LEASE_ROLES[host.node.role]
+    if role is Role.AUDITOR:
+        return host.node.holds(COVERAGE, epoch)
+    resource = Resource(role=role, number=getattr(effect, kind.named))
+    return host.node.holds(resource, epoch)
 
 
 _LEASE_ROLES: Final = {

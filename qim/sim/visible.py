@@ -57,12 +57,11 @@ class Visible:
 
     def __init__(self, oracle: Oracle, only: bytes | None = None) -> None:
         """``only``: of one conversation."""
-        self.records: dict[bytes, list[MessageRecord]] = {}
-        for message in oracle.messages.values():
-            if only is None or message.record.conversation_id == only:
-                self.records.setdefault(message.record.conversation_id, []).append(message.record)
-        for records in self.records.values():
-            records.sort(key=lambda record: record.conversation_seq)
+        known = oracle.conversations
+        names = known if only is None else (name for name in (only,) if name in known)
+        self.records = {
+            name: sorted(known[name], key=lambda record: record.conversation_seq) for name in names
+        }
         self._intervals = {key: _intervals(records) for key, records in self.records.items()}
         self._recalled = {
             key: {r.target_seq for r in records if r.kind == MessageKind.RECALL}
@@ -130,7 +129,7 @@ class Visible:
                 recalled=record.conversation_seq in recalled,
             )
             for record in records
-            if any(joined < record.conversation_seq <= left for joined, left in spans)
+            if _within(spans, record.conversation_seq)
             and record.conversation_seq not in deleted
             and (record.kind != MessageKind.DELETE_FOR_ME or record.sender_id == user)
             and clock.latest < _until(record, clock)
@@ -179,10 +178,17 @@ class Visible:
             record.last_activity_id
             for record in self.records[conversation_id]
             if record.kind not in OVERLAYS
-            and any(joined < record.conversation_seq <= left for joined, left in spans)
+            and _within(spans, record.conversation_seq)
             and (not record.recipients or user in record.recipients)
         ]
         return max(moving, default=EMPTY_ID)
+
+
+def _within(spans: list[tuple[int, int]], seq: int) -> bool:
+    for joined, left in spans:  # noqa: SIM110 - for every record of every page, and a generator costs more
+        if joined < seq <= left:
+            return True
+    return False
 
 
 def _until(record: MessageRecord, clock: Clock) -> int:

@@ -98,12 +98,12 @@ class Partition(FaultBase, frozen=True, kw_only=True, gc=False, tag="partition")
         if self.two_way:
             pairs.append((self.target, self.source))
         for pair in pairs:
-            cuts.add(*pair)
+            cuts.append(pair)
         scene.count("partition.two_way" if self.two_way else "partition.one_way")
 
         def heal() -> None:
             for pair in pairs:
-                cuts.remove(*pair)
+                cuts.remove(pair)
             scene.streams.healed()
 
         return heal
