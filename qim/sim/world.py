@@ -1,13 +1,14 @@
 """The driver of a simulated world: one event heap, no real time, machines stepped in batches.
 
-An entry is (tiebreak, running number, target, payload) in the bucket of its millisecond; a bucket is sorted once, when
-its time comes. First all targets of a millisecond take what arrives, then every machine that took something is stepped
+An entry is (tiebreak, target, payload) in the bucket of its millisecond; a bucket is sorted by tiebreaks once, when its
+time comes, and what has the same one stays in the order in which it was given. First all targets of a millisecond take what arrives, then every machine that took something is stepped
 once with its whole inbox, as the production runtime does. Nothing lands in the millisecond in which it was ordered,
 except facts between machines of one process.
 """
 
 from collections.abc import Callable
 from heapq import heappop, heappush
+from operator import itemgetter
 from typing import Any, Final
 
 import msgspec
@@ -22,6 +23,8 @@ CHECKPOINT_EVERY: Final = 16
 """Hashed blocks between two checkpoints of the rolling digest."""
 PASSES_MAX: Final = 64
 """Rounds of same-process facts in one millisecond; more is a loop between two machines."""
+
+_TIEBREAK: Final = itemgetter(0)
 
 
 class Trace:
@@ -61,21 +64,19 @@ class World:
         self.steps = 0
         self.events = 0
         self.stopped = False
-        self._number = 0
         self._times: list[int] = []
-        self._buckets: dict[int, list[tuple[int, int, Target, Any]]] = {}
+        self._buckets: dict[int, list[tuple[int, Target, Any]]] = {}
 
     def at(self, time: int, tiebreak: int, target: Target, payload: Any) -> None:
         """``target(payload)`` at world time ``time`` (at the earliest in the next millisecond)."""
         if time <= self.now:
             time = self.now + 1
-        self._number += 1
         bucket = self._buckets.get(time)
         if bucket is None:
-            self._buckets[time] = [(tiebreak, self._number, target, payload)]
+            self._buckets[time] = [(tiebreak, target, payload)]
             heappush(self._times, time)
         else:
-            bucket.append((tiebreak, self._number, target, payload))
+            bucket.append((tiebreak, target, payload))
 
     def run(self, until: int) -> None:
         """Let time pass up to and with ``until`` ms, or until somebody sets ``stopped``."""
@@ -84,8 +85,8 @@ class World:
             self.now = heappop(times)
             bucket = buckets.pop(self.now)
             if len(bucket) > 1:
-                bucket.sort()
-            for _, _, target, payload in bucket:
+                bucket.sort(key=_TIEBREAK)
+            for _, target, payload in bucket:
                 target(payload)
             if self.ready:
                 self._step_ready()
