@@ -89,7 +89,7 @@ class LeaseKeeper:
         out: list[LeaseEffect] = []
         for event in events:
             match event:
-                case Renewed() | Granted() | Peers() | Denied() | EpochRaised() | Released():
+                case Peers() | Renewed() | Granted() | Denied() | EpochRaised() | Released():
                     self._on_answer(event, out)
                 case FreshEpochWanted():
                     self._on_fresh_epoch_wanted(event, out)
@@ -192,16 +192,16 @@ class LeaseKeeper:
     ) -> None:
         sent = self.pending.pop(event.op, None)
         match event, sent:
+            case Peers(), AnnounceSent() | None:
+                self._on_peers(event, out)
+            case Renewed(), RenewSent():
+                self._on_renewed(event, sent, out)
             case Granted(), AcquireSent():
                 self._on_granted(event, sent, out)
             case Denied(), AcquireSent():
                 self._on_denied(event, out)
-            case Renewed(), RenewSent():
-                self._on_renewed(event, sent, out)
             case EpochRaised(), RaiseSent():
                 self._on_raised(sent, out)
-            case Peers(), AnnounceSent() | None:
-                self._on_peers(event, out)
             case Released(), ReleaseSent():
                 pass
             case _, None:

@@ -6,7 +6,7 @@ an ``op``.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, get_args
 
 Ms = int
 """Milliseconds. ``now`` is monotonic; wall time is a field that the edge stamps on an event and is named so."""
@@ -17,6 +17,15 @@ Choose = Callable[[str, ChoiceKey], int]
 
 Event_contra = TypeVar("Event_contra", contravariant=True)
 Effect_co = TypeVar("Effect_co", covariant=True)
+
+
+def kinds(union: object) -> frozenset[type]:
+    """The Structs of a union, to ask ``type(event) in ANSWERS`` in front of a ``match`` that names everything else.
+
+    An arm that doesn't match costs nine times a look at the type, because the metaclass of a Struct isn't ``type``; and
+    most events are the answers that such a match comes to last.
+    """
+    return frozenset(get_args(union))
 
 
 class Machine(Protocol[Event_contra, Effect_co]):

@@ -86,7 +86,7 @@ class Oracle:
     def outboxed(self, partition: int, stored: StoredRecord) -> Effective | None:
         """One outbox record has landed; the effective record it is, if it is one."""
         entry = read_outbox(stored.value)
-        assert isinstance(entry, Barrier | Outboxed), entry
+        assert isinstance(entry, (Outboxed, Barrier)), entry
         judge = self.filters.get(partition)
         if judge is None:
             judge = self.filters[partition] = EffectiveFilter(0)

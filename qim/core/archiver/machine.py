@@ -31,7 +31,7 @@ from qim.core.archiver.vocabulary import (
     ArchiverEffect,
     ArchiverEvent,
 )
-from qim.core.machine import Choose, Ms
+from qim.core.machine import Choose, Ms, kinds
 from qim.core.opener import Opener
 from qim.core.ports.archive import (
     ArchivedConversationsRead,
@@ -52,6 +52,9 @@ from qim.core.wallclock import WallClock
 NOBODY: Final = -1
 """Number of the timer that is no partition's: expiry."""
 REUSED_NAMED_MAX: Final = 4
+
+_ANSWERS: Final = kinds(ArchiverCompletion) - {StoreReset}
+"""What always answers an op."""
 
 
 class HistoryArchiver:
@@ -132,6 +135,9 @@ class HistoryArchiver:
     # ------------------------------------------------------------ events
 
     def _take(self, now: Ms, event: ArchiverEvent) -> None:
+        if type(event) in _ANSWERS:
+            self._on_completion(now, event)  # type: ignore[arg-type]
+            return
         match event:
             case LeaseHeld():
                 self._clock.stamp(now, event.wall)

@@ -43,6 +43,7 @@ class OutboxRow:
         "conversation_id",
         "due",
         "expired",
+        "key",
         "looked_from",
         "row",
         "stage",
@@ -53,6 +54,7 @@ class OutboxRow:
 
     def __init__(self, row: PendingRow, conversation_id: bytes, trace: int) -> None:
         self.row = row
+        self.key = row.client_message_id
         self.conversation_id = conversation_id
         self.trace = trace
         self.stage = RowStage.SAVING
@@ -61,11 +63,6 @@ class OutboxRow:
         self.due: Ms = 0
         self.expired = False
         self.looked_from = U64_MAX
-
-    @property
-    def key(self) -> bytes:
-        """Its client_message_id."""
-        return self.row.client_message_id
 
 
 def outbox_row(row: PendingRow, tenant_id: str, user_id: int) -> OutboxRow:

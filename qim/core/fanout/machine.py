@@ -14,7 +14,7 @@ A record of a partition (the partition's own states stand in partition.py):
 """
 
 from collections.abc import Sequence
-from typing import assert_never
+from typing import Final, assert_never
 
 from msgspec.structs import replace
 
@@ -36,7 +36,7 @@ from qim.core.fanout.vocabulary import (
     FanoutEffect,
     FanoutEvent,
 )
-from qim.core.machine import Choose, Ms
+from qim.core.machine import Choose, Ms, kinds
 from qim.core.opener import Opener
 from qim.core.ports.completion import Failed, Fenced, StoreReset, StoreRole, Unknown
 from qim.core.ports.local import DrainRequested, FreshEpochWanted, LeaseGone, LeaseHeld, Started
@@ -52,6 +52,9 @@ from qim.core.ports.store_message import (
 from qim.core.position import record_digest, why_out_of_range
 from qim.core.timers import Timers, back_off, earliest
 from qim.core.version_shelf import VersionShelf
+
+_ANSWERS: Final = kinds(FanoutCompletion) - {StoreReset}
+"""What always answers an op."""
 
 
 class FanoutCoordinator:
@@ -143,6 +146,9 @@ class FanoutCoordinator:
     # ------------------------------------------------------------ events
 
     def _take(self, now: Ms, event: FanoutEvent) -> None:
+        if type(event) in _ANSWERS:
+            self._on_completion(now, event)  # type: ignore[arg-type]
+            return
         match event:
             case LeaseHeld():
                 self._on_lease_held(event)

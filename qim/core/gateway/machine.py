@@ -219,6 +219,8 @@ class ConnectionNode:
         match message:
             case PushBatch():
                 deliver(self._context, self._connections, message)
+            case PullAnswer() | SendDone() | HistoryAnswer() | GroupDone() | MembersAnswer():
+                self._reading.answered(message)
             case Refused():
                 self._requests.refused(message)
             case Kick():
@@ -237,8 +239,6 @@ class ConnectionNode:
                     self._authentication.badge(asked, message)
                 elif asked is not None:
                     self._reading.taken(asked, message)
-            case SendDone() | GroupDone() | PullAnswer() | HistoryAnswer() | MembersAnswer():
-                self._reading.answered(message)
             case StateDone() | StatesAnswer() | ReadByAnswer():
                 self._reading.answered(message)
             case _:

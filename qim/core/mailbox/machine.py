@@ -11,9 +11,10 @@ makes cursors), and holds no body beyond its cache.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 from qim.core.contract.rpc import AskPull, AskSync, AskWatermark
-from qim.core.machine import Choose, Ms
+from qim.core.machine import Choose, Ms, kinds
 from qim.core.mailbox import opening
 from qim.core.mailbox.bodies import BodyCache
 from qim.core.mailbox.delivered import Delivered
@@ -27,6 +28,7 @@ from qim.core.mailbox.vocabulary import (
     MailboxConfig,
     MailboxEffect,
     MailboxEvent,
+    ShardReply,
 )
 from qim.core.opener import Opener
 from qim.core.ports.archive import ArchiveBodiesRead
@@ -42,6 +44,10 @@ from qim.core.ports.store_message import BodiesRead, ReadVersions, VersionsRead
 from qim.core.ports.store_session import DeliveredNoted
 from qim.core.timers import Timers, earliest
 from qim.core.version_shelf import VersionShelf
+
+_ANSWERS: Final = kinds(MailboxCompletion) - {StoreReset}
+"""What always answers an op."""
+_SHARD_REPLIES: Final = kinds(ShardReply)
 
 
 class MailboxNode:
@@ -164,6 +170,9 @@ class MailboxNode:
     # ------------------------------------------------------------ events
 
     def _take(self, now: Ms, event: MailboxEvent) -> None:
+        if type(event) in _ANSWERS:
+            self._on_completion(now, event)  # type: ignore[arg-type]
+            return
         match event:
             case Received():
                 self._wall_ahead = event.wall - now
@@ -250,6 +259,9 @@ class MailboxNode:
                 self._shelf.failed(now)
 
     def _on_shard_answer(self, now: Ms, shard: Shard, what: What, event: MailboxCompletion) -> None:
+        if type(event) in _SHARD_REPLIES:
+            self._on_shard_reply(now, shard, what, event)  # type: ignore[arg-type]
+            return
         match event:
             case Failed():
                 self._flow.on_failed(now, shard, what, event)
@@ -271,9 +283,12 @@ class MailboxNode:
             ):
                 raise AssertionError(f"{type(event).__name__} answers no op of a shard")
             case _:
-                stop = self._flow.on_answer(self._clock(now), shard, what, event)
-                if stop is not None:
-                    self._stop(shard, stop)
+                self._on_shard_reply(now, shard, what, event)
+
+    def _on_shard_reply(self, now: Ms, shard: Shard, what: What, event: ShardReply) -> None:
+        stop = self._flow.on_answer(self._clock(now), shard, what, event)
+        if stop is not None:
+            self._stop(shard, stop)
 
     # ------------------------------------------------------------ leases
 

@@ -14,6 +14,7 @@ The delivered watermark of a device is the mailbox cursor it last pulled from: M
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 from qim.core.contract import routing
 from qim.core.contract.rpc import (
@@ -26,7 +27,7 @@ from qim.core.contract.rpc import (
     SubmitState,
     SummariesAnswer,
 )
-from qim.core.machine import Choose, Ms
+from qim.core.machine import Choose, Ms, kinds
 from qim.core.opener import Opener
 from qim.core.ports.completion import Failed, Fenced, StoreReset, StoreRole, Unknown
 from qim.core.ports.local import DrainRequested, FreshEpochWanted, LeaseGone, LeaseHeld, Started
@@ -50,9 +51,14 @@ from qim.core.session.vocabulary import (
     SessionConfig,
     SessionEffect,
     SessionEvent,
+    ShardReply,
 )
 from qim.core.timers import Timers, earliest
 from qim.core.version_shelf import VersionShelf
+
+_ANSWERS: Final = kinds(SessionCompletion) - {StoreReset}
+"""What always answers an op."""
+_SHARD_REPLIES: Final = kinds(ShardReply)
 
 
 class SessionProjection:
@@ -200,6 +206,9 @@ class SessionProjection:
     # ------------------------------------------------------------ events
 
     def _take(self, now: Ms, event: SessionEvent) -> None:
+        if type(event) in _ANSWERS:
+            self._on_completion(now, event)  # type: ignore[arg-type]
+            return
         match event:
             case Received():
                 self._wall_ahead = event.wall - now
@@ -284,6 +293,9 @@ class SessionProjection:
             self._orders.give(Violation(check=VERSION_UNKNOWN, detail=f"session waits for {name}"))
 
     def _on_shard_answer(self, now: Ms, shard: Shard, what: What, event: SessionCompletion) -> None:
+        if type(event) in _SHARD_REPLIES:
+            self._on_shard_reply(now, shard, what, event)  # type: ignore[arg-type]
+            return
         match event:
             case Failed() | Unknown():
                 self._flow.put_off(now, shard, what)
@@ -301,9 +313,12 @@ class SessionProjection:
             ):
                 raise AssertionError(f"{type(event).__name__} answers no op of a shard")
             case _:
-                stop = self._flow.on_answer(now, shard, what, event)
-                if stop is not None:
-                    self._stop(shard, stop)
+                self._on_shard_reply(now, shard, what, event)
+
+    def _on_shard_reply(self, now: Ms, shard: Shard, what: What, event: ShardReply) -> None:
+        stop = self._flow.on_answer(now, shard, what, event)
+        if stop is not None:
+            self._stop(shard, stop)
 
     def _again(self, shard: Shard, what: What) -> None:
         """The same request, but for an Open: that one brings another key."""

@@ -22,7 +22,7 @@ from qim.core.contract.rpc import (
     SubmitOverlay,
     SubmitSend,
 )
-from qim.core.machine import Choose, Ms
+from qim.core.machine import Choose, Ms, kinds
 from qim.core.ports.completion import Failed, Fenced, StoreReset, StoreRole, Unknown
 from qim.core.ports.local import DrainRequested, LeaseGone, LeaseHeld, Started
 from qim.core.ports.network import Received, Send
@@ -47,6 +47,8 @@ from qim.core.writer.verdicts import Verdicts
 from qim.core.writer.vocabulary import Answer, WriterConfig, WriterEffect, WriterEvent
 
 Handler = Callable[[Shard, Pending, Answer], None]
+
+_ANSWERS: Final = kinds(Answer)
 
 
 class Writer:
@@ -196,6 +198,9 @@ class Writer:
     # -------------------------------------------------------------- facts
 
     def _take(self, event: WriterEvent) -> None:
+        if type(event) in _ANSWERS:
+            self._on_answer(event)  # type: ignore[arg-type]
+            return
         match event:
             case Received():
                 self._on_received(event)

@@ -6,7 +6,7 @@ It does not decide what an answer means: that is the part's whose call it was.
 """
 
 import heapq
-from enum import Enum
+from enum import StrEnum
 from typing import Final
 
 import msgspec
@@ -28,7 +28,7 @@ from qim.core.writer.shard import Shard
 from qim.core.writer.vocabulary import Question, WriterConfig, WriterEffect
 
 
-class Call(Enum):
+class Call(StrEnum):
     """Which step of which procedure an op belongs to; picks the handler of its answer."""
 
     OPEN = "open"

@@ -47,6 +47,19 @@ _WRITER = (
 )
 _MAILBOX = (AppendEntries, ClaimDispatches, FinishDispatches, RaiseFloor, TrimMailbox)
 
+_SOURCES = (OpenSource, CommitSource)
+_AUDITS = (OpenCoverage, AdvanceCoverage)
+_FENCED = (*_WRITER, CommitSource, *_MAILBOX, AdvanceCoverage)
+_FAMILY: dict[type, str] = {
+    **dict.fromkeys((OpenShard, *_WRITER), "writer"),
+    **dict.fromkeys(_SOURCES, "fanout"),
+    **dict.fromkeys(_AUDITS, "auditor"),
+    **dict.fromkeys((OpenMailbox, *_MAILBOX), "mailbox"),
+    OpenSession: "session",
+    OpenArchive: "archiver",
+}
+_REFUSED = (Failed, Fenced, StoreReset)
+
 
 class Fences:
     """The highest epoch each Open was granted in each incarnation, and to whom."""
@@ -59,43 +72,35 @@ class Fences:
         self.history = history
         for kind in OPENS:
             history.on_store.setdefault(kind, []).append(self.on_open)
-        for fenced in (*_WRITER, CommitSource, *_MAILBOX, AdvanceCoverage):
+        for fenced in _FENCED:
             history.on_store.setdefault(fenced, []).append(self.on_request)
 
     def on_open(self, host: Host, request: Any, answer: Any) -> None:
         incarnation = getattr(answer, "incarnation", None)
         if incarnation is not None:
-            key = (_family(request), _number(request), incarnation)
+            family = _FAMILY[type(request)]
+            key = (family, _number(request), incarnation)
             if request.epoch < self.highest.get(key, 0):
                 text = f"{type(request).__name__} under epoch {request.epoch} below the fence"
-                self.history.found("fences", _family(request), text)
+                self.history.found("fences", family, text)
             if request.epoch == self.highest.get(key, 0) and request.opener != self.owner[key]:
                 text = f"{type(request).__name__} under epoch {request.epoch}, which is another's"
-                self.history.found("fences", _family(request), text)
+                self.history.found("fences", family, text)
             self.highest[key] = max(request.epoch, self.highest.get(key, 0))
             self.owner[key] = request.opener
 
     def on_request(self, host: Host, request: Any, answer: Any) -> None:
-        if isinstance(answer, Failed | Fenced | StoreReset):
+        if type(answer) in _REFUSED:
             return
-        key = (_family(request), _number(request), request.incarnation)
+        family = _FAMILY[type(request)]
+        key = (family, _number(request), request.incarnation)
         fence = self.highest.get(key, 0)
         if request.epoch != fence:
             text = f"{type(request).__name__} under epoch {request.epoch}, the fence is {fence}"
-            self.history.found("fences", _family(request), text)
+            self.history.found("fences", family, text)
 
     def finish(self, scene: "Scene") -> None:
         """Everything was judged as it came."""
-
-
-def _family(request: Any) -> str:
-    if isinstance(request, (OpenShard, *_WRITER)):
-        return "writer"
-    if isinstance(request, OpenCoverage | AdvanceCoverage):
-        return "auditor"
-    if isinstance(request, OpenSession | OpenArchive):
-        return "session" if isinstance(request, OpenSession) else "archiver"
-    return "fanout" if isinstance(request, OpenSource | CommitSource) else "mailbox"
 
 
 def _number(request: Any) -> int:
