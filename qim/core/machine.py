@@ -22,7 +22,7 @@ Effect_co = TypeVar("Effect_co", covariant=True)
 def kinds(union: object) -> frozenset[type]:
     """The Structs of a union, to ask ``type(event) in ANSWERS`` in front of a ``match`` that names everything else.
 
-    An arm that doesn't match costs nine times a look at the type, because the metaclass of a Struct isn't ``type``; and
+    An arm that does not match costs six times a look at the type, because the metaclass of a Struct isn't ``type``; and
     most events are the answers that such a match comes to last.
     """
     return frozenset(get_args(union))

@@ -173,7 +173,10 @@ def _nested(flat: Sequence[Any], at: int) -> tuple[list[Reply], int]:
     """The array whose ``True, length`` stand at ``at``, and where it ends."""
     length = flat[at + 1]
     at += 2
-    out: list[Reply] = []
+    out: list[Reply] = list(flat[at : at + length])
+    if True not in out:
+        return out, at + length
+    out = []
     for _ in range(length):
         if flat[at] is True:
             inner, at = _nested(flat, at)

@@ -27,6 +27,7 @@ pr:user8 tenant         presence: device -> session_epoch8 attempt8 expires8 con
 ======================  ==============================================================================================
 """
 
+from collections.abc import Callable
 from struct import Struct as Packing
 from typing import Final, NamedTuple
 
@@ -67,9 +68,8 @@ def u64(value: int) -> bytes:
     return value.to_bytes(8, "big")
 
 
-def number(value: bytes) -> int:
-    """Inverse of u32 and u64; b"" is 0."""
-    return int.from_bytes(value, "big")
+number: Callable[[bytes], int] = int.from_bytes
+"""Inverse of u32 and u64; b"" is 0. Big-endian is what it takes bytes for."""
 
 
 def small(value: int) -> bytes:

@@ -234,6 +234,8 @@ class ClientContext:
 
     def take_repeats(self) -> list[Repeated]:
         """Those whose pause is over. All pauses are equally long, so the list is in their order."""
+        if not self._repeats or self._repeats[0][0] > self.now:
+            return []
         due = [pending for at, pending in self._repeats if at <= self.now]
         del self._repeats[: len(due)]
         return due

@@ -134,6 +134,8 @@ class Outbox:
 
     def warm(self, now: Ms) -> None:
         """End the pauses that are over."""
+        if not self.cooling:
+            return
         for row in [row for row in self.cooling.values() if row.due <= now]:
             del self.cooling[row.key]
             row.stage = RowStage.QUEUED

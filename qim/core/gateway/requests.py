@@ -173,6 +173,8 @@ class Requests:
 
     def take_failures(self) -> list[Failure]:
         """Requests that ended without their answer since the last call, each once."""
+        if not self._failures:
+            return []
         failures = list(self._failures)
         self._failures.clear()
         return failures

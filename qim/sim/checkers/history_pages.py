@@ -27,6 +27,8 @@ class HistoryPages:
     def __init__(self) -> None:
         self._asks: dict[tuple[str, int], tuple[AskHistory, int]] = {}
         self._committed: dict[bytes, int] = {}
+        self._models: dict[bytes, tuple[int, Visible]] = {}
+        """conversation -> how many records it had then, and what they show."""
 
     def attach(self, history: History) -> None:
         self.history = history
@@ -57,7 +59,7 @@ class HistoryPages:
             return
         ask, committed = known
         seqs = [int.from_bytes(stored[:8], "big") for stored in answer.records]
-        visible = Visible(self.history.oracle, ask.conversation_id)
+        visible = self._visible(ask.conversation_id)
         low = ask.anchor if ask.direction == HistoryDirection.NEWER else seqs[0] - 1
         rows = visible.rows(ask.actor.user_id, ask.conversation_id, self._clock(host))
         shown = dict.fromkeys(seqs)
@@ -70,6 +72,15 @@ class HistoryPages:
             if recall.target_seq in shown and recall.target_seq not in answer.recalled and not late:
                 text = f"{name}: seq {recall.target_seq} was recalled before the question"
                 self.history.found("recalled_body", "writer", text, recall.message_id)
+
+    def _visible(self, conversation_id: bytes) -> Visible:
+        """The model of one conversation: a function of its records, which only become more."""
+        count = len(self.history.oracle.conversations.get(conversation_id, ()))
+        known = self._models.get(conversation_id)
+        if known is None or known[0] != count:
+            known = (count, Visible(self.history.oracle, conversation_id))
+            self._models[conversation_id] = known
+        return known[1]
 
     def _clock(self, host: Host) -> Clock:
         """Only what no clock of the world could take for expired is owed."""
