@@ -42,8 +42,9 @@ class Curve:
 
     def read(self, at: int) -> int:
         """What the clock shows at world time ``at``."""
-        if self._true_offset is not None:
-            return at + self._true_offset
+        offset = self._true_offset
+        if offset is not None:
+            return at + offset
         piece = self._pieces[bisect_right(self._at, at) - 1]
         value = piece.value_ms + (at - piece.at_ms) * piece.rate_ppm // TRUE_RATE
         if self._monotone:
@@ -52,8 +53,10 @@ class Curve:
 
     def when(self, value: int, at: int) -> int:
         """A world time > ``at`` at which the clock may show ``value``: never later than the true one, maybe earlier."""
-        if self._true_offset is not None:
-            return max(value - self._true_offset, at + 1)
+        offset = self._true_offset
+        if offset is not None:
+            then = value - offset
+            return then if then > at else at + 1
         index = bisect_right(self._at, at) - 1
         rate = self._pieces[index].rate_ppm
         left = value - self.read(at)

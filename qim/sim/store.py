@@ -9,6 +9,7 @@ tail, restart empty, FLUSHALL, refusal on memory, script cache emptied (NOSCRIPT
 """
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from qim.adapters.redis.codec import decode, encode, run_id_named, too_large
@@ -140,7 +141,7 @@ class Store:
                 return
             level -= rates.refused
             lost = 0 <= level < rates.reply_lost
-        lane = (self.name, _lane(effect, kind))
+        lane = (self.name, kind.lane(effect))
         last = host.lanes.get(lane)
         place = (arrival, tiebreak)
         if last is not None and last > place:
@@ -305,10 +306,23 @@ class Store:
         self.counts[name] = self.counts.get(name, 0) + 1
 
 
+def _nothing(_: Any) -> int:
+    raise AssertionError("leased without saying what for")
+
+
+def _lane(kind: type, named: str) -> Callable[[Any], Any]:
+    if named == "shard":
+        return attrgetter("shard")
+    if named:
+        return lambda effect: (effect.partition,)
+    lane = PRESENCE_LANE if kind in WITHOUT_SHARD else kind.__name__
+    return lambda _: lane
+
+
 class _Kind:
     """What a kind of request has, looked up once: each request asks for all of it."""
 
-    __slots__ = ("fenced", "lane", "named", "site", "traced")
+    __slots__ = ("fenced", "lane", "number", "site", "traced")
 
     def __init__(self, kind: type) -> None:
         fields = kind.__struct_fields__  # type: ignore[attr-defined]
@@ -317,20 +331,13 @@ class _Kind:
         self.fenced = "epoch" in fields
         named = [name for name in ("shard", "partition") if name in fields]
         assert len(named) <= 1, f"{kind.__name__} is for one resource"
-        self.named = named[0] if named else ""
-        """The field that names what its lease is for, and what keeps its order."""
-        self.lane = PRESENCE_LANE if kind in WITHOUT_SHARD else kind.__name__
+        self.number: Callable[[Any], int] = attrgetter(named[0]) if named else _nothing
+        """What its lease is for."""
+        self.lane = _lane(kind, named[0] if named else "")
+        """What keeps its order: the shard or source partition a request names, else its kind."""
 
 
 _KINDS: Final = {kind: _Kind(kind) for kind in STORE}
-
-
-def _lane(effect: Any, kind: _Kind) -> Any:
-    """What keeps its order: the shard or source partition a request names, else its kind."""
-    if not kind.named:
-        return kind.lane
-    number = getattr(effect, kind.named)
-    return number if kind.named == "shard" else (number,)
 
 
 def _lease_stands(host: Host, effect: StoreRequest, kind: _Kind) -> bool:
@@ -340,7 +347,7 @@ def _lease_stands(host: Host, effect: StoreRequest, kind: _Kind) -> bool:
     role = _LEASE_ROLES[host.node.role]
     if role is Role.AUDITOR:
         return host.node.holds(COVERAGE, epoch)
-    resource = Resource(role=role, number=getattr(effect, kind.named))
+    resource = Resource(role=role, number=kind.number(effect))
     return host.node.holds(resource, epoch)
 
 
