@@ -204,23 +204,29 @@ local function flatten_element(out, at, value)
 end
 
 flatten = function(out, at, array)
-  local head, count = at + 2, 0
+  local head, count, value = at + 2, 0, array[1]
   out[at + 1], at = true, head
-  while array[count + 1] ~= nil do
+  while value ~= nil do
+    if type(value) == 'string' then -- nearly all are
+      at = at + 1
+      out[at] = value
+    else
+      at = flatten_element(out, at, value)
+    end
     count = count + 1
-    at = flatten_element(out, at, array[count])
+    value = array[count + 1]
   end
   out[head] = count
   return at
 end
 
 local function answer_array(array)
-  local count, plain = 0, true
-  while array[count + 1] ~= nil do
+  local count, value = 0, array[1]
+  while type(value) == 'string' do
     count = count + 1
-    plain = plain and type(array[count]) == 'string'
+    value = array[count + 1]
   end
-  if plain and count <= RESULTS_MAX then return 1, unpack(array, 1, count) end
+  if value == nil and count <= RESULTS_MAX then return 1, unpack(array, 1, count) end
   local out = {}
   local length = flatten(out, 0, array)
   if length <= RESULTS_MAX then return 2, unpack(out, 1, length) end
