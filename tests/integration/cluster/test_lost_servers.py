@@ -145,6 +145,26 @@ def test_an_outage_is_told_by_log_and_readyz_of_everybody_it_concerns(own: Clust
     asyncio.run(main())
 
 
+def test_a_broker_that_is_away_is_told_by_everybody_who_reads_or_writes_the_log(
+    own: Cluster,
+) -> None:
+    async def main() -> None:
+        await eventually(lambda: all_serve(own))
+        (broker,) = own.kafka
+        broker.kill()
+        for process in own.roles(*HELD):
+            await eventually(
+                lambda process=process: "the log is out of reach" in process.get("/readyz")[1]
+            )
+            said = " ".join(str(one.get("text")) for one in process.log_records())
+            assert "no broker tells of the topics" in said
+        broker.process.launch()
+        await asyncio.to_thread(broker.process.wait_ready)
+        await eventually(lambda: all_serve(own))
+
+    asyncio.run(main())
+
+
 def test_every_server_is_restarted_in_turn(own: Cluster, stores: Path, first_user: int) -> None:
     """As an operator upgrades them: each ends in order and comes back under the same address."""
 
