@@ -75,12 +75,15 @@ def test_every_try_to_open_brings_another_key() -> None:
     scene = Scene(filled(1))
     scene.grant()
     keys: list[bytes] = []
+    openers: list[bytes] = []
     for outcome in (unknown, failed, unknown):
         (opening,) = scene.taken(OpenArchive)
         keys.append(opening.fresh_key)
+        openers.append(opening.opener)
         scene.give(outcome(opening.op))
         scene.tick(2_000)
     assert len(set(keys)) == 3, "the same entropy each time"
+    assert len(openers[0]) == 16 and openers == openers[:1] * 3
 
 
 def test_rows_are_what_the_log_holds() -> None:

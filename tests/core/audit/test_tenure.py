@@ -100,6 +100,7 @@ def test_every_try_to_open_brings_another_key(toy: Toy) -> None:
     tries = asked(toy, OpenCoverage)
     assert len(tries) > len(toy.sources)
     assert len({one.fresh_key for one in tries}) == len(tries), "the same entropy each time"
+    assert len({one.opener for one in tries}) == 1 and len(tries[0].opener) == 16
 
 
 def test_without_a_lease_it_looks_and_moves_nothing(toy: Toy) -> None:

@@ -224,14 +224,17 @@ def test_every_try_to_open_brings_another_key() -> None:
     bench = Bench()
     bench.hold()
     keys: list[bytes] = []
+    openers: list[bytes] = []
     for _ in range(3):
         opening = the(bench, OpenSource)
         assert isinstance(opening, OpenSource)
         keys.append(opening.fresh_key)
+        openers.append(opening.opener)
         bench.answer(opening, "unknown_applied")
         bench.now += 2_000
         bench.step()
     assert len(set(keys)) == 3
+    assert len(openers[0]) == 16 and openers == openers[:1] * 3, "one owner, whose retry it is"
 
 
 def test_windows_are_bounded_in_records_and_bytes() -> None:

@@ -291,6 +291,7 @@ def test_every_try_to_open_brings_another_key() -> None:
     assert scene.machine.serving() == SHARDS
     assert len(opens) == 3 * SHARDS
     assert len({one.fresh_key for one in opens}) == len(opens), "the same entropy each time"
+    assert len({one.opener for one in opens}) == 1 and len(opens[0].opener) == 16
 
 
 def test_an_open_that_lands_late_in_an_emptied_store_marks_another_incarnation() -> None:
