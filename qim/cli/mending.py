@@ -38,8 +38,8 @@ DEADLETTER_EXAMPLES = """\
 """
 DEADLETTER_MORE = f"""
 Dead letters are bytes in the outbox that the fanout of their day could not decode. `list` says what each is to this version:
-undecodable, newer_format, readable, or nothing to deliver (barrier, ineffective), or resolved. It also names the record
-before which fanout stands still, as a later version wrote it: halting. `redrive` dispatches the readable ones to the audience
+undecodable, newer_format, readable, nothing to deliver (barrier, ineffective), too old to tell (barrier_unknown), or resolved.
+It also names the record before which fanout stands still, as a later version wrote it: halting. `redrive` dispatches the readable ones to the audience
 frozen in them; who has a message already gets no second one.
 {WHERE}"""
 REPAIR_EXAMPLES = """\

@@ -150,8 +150,11 @@ def test_a_run_begins_its_file_once_however_many_connect(server: RedisServer) ->
 class Rewriting(StandIn):
     """Counts what it was asked to begin; ``replies`` are its answers, of which the last alone is carried out."""
 
-    def __init__(self, *replies: bytes, rewrites: int = 0, enabled: int = 1) -> None:
+    def __init__(
+        self, *replies: bytes, rewrites: int = 0, enabled: int = 1, further: bytes = b""
+    ) -> None:
         super().__init__(info_text=info())
+        self._further = further
         self._replies = list(replies)
         self._rewrites = rewrites
         self._enabled = enabled
@@ -160,6 +163,7 @@ class Rewriting(StandIn):
     def answer(self, words: list[bytes]) -> bytes:
         if words == [b"INFO", b"persistence"]:
             text = b"aof_enabled:%d\r\naof_rewrites:%d\r\n" % (self._enabled, self._rewrites)
+            text += self._further
             return b"$%d\r\n%b\r\n" % (len(text), text)
         if words == [b"BGREWRITEAOF"]:
             self.begun += 1
@@ -193,7 +197,15 @@ def test_nobody_is_let_in_while_a_snapshot_puts_it_off() -> None:
     assert server.begun == 3
 
 
-@pytest.mark.parametrize("already", [Rewriting(rewrites=1), Rewriting(enabled=0)])
+@pytest.mark.parametrize(
+    "already",
+    [
+        Rewriting(rewrites=1),
+        Rewriting(enabled=0),
+        Rewriting(further=b"aof_last_rewrite_time_sec:0\r\n"),  # after CONFIG RESETSTAT
+        Rewriting(further=b"aof_rewrite_in_progress:1\r\naof_last_rewrite_time_sec:-1\r\n"),
+    ],
+)
 def test_a_file_of_this_run_or_none_is_left_alone(already: Rewriting) -> None:
     assert attempts(already) == 1
     assert already.begun == 0

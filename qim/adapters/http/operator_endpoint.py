@@ -20,6 +20,8 @@ from prometheus_client.exposition import make_wsgi_app
 from prometheus_client.registry import Collector
 
 REQUEST_TIMEOUT_SECONDS = 10
+SILENCE_SECONDS = 2
+"""For the first line: who connects and says nothing must not keep a probe from its thread."""
 THREADS_MAX = 32
 """Requests served at a time: probes, scrapes and a few orders. One beyond is told so at once, and its connection closed."""
 STOP_LOOK_SECONDS = 0.05
@@ -111,7 +113,12 @@ class _Server6(_Server):
 
 
 class _Handler(WSGIRequestHandler):
-    timeout = REQUEST_TIMEOUT_SECONDS
+    timeout = SILENCE_SECONDS
+
+    def parse_request(self) -> bool:
+        """As the base does; whoever said a first line has longer for the rest."""
+        self.connection.settimeout(REQUEST_TIMEOUT_SECONDS)
+        return super().parse_request()
 
     def get_environ(self) -> dict[str, Any]:
         """As the base does, and whether the caller is on this machine."""

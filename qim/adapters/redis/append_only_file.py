@@ -12,6 +12,8 @@ counts it in ``aof_rewrites``, from 0 in every run.
 from collections.abc import Mapping
 from typing import Final
 
+PUT_OFF: Final = "the append-only file is not begun anew yet: a snapshot is made"
+"""Why nobody is let in while the server makes a snapshot, for a replica's coming too: it ends by itself."""
 BEGIN_ANEW: Final = (b"BGREWRITEAOF",)
 ASK: Final = (b"INFO", b"persistence")
 
@@ -21,4 +23,8 @@ def must_begin_anew(persistence: Mapping[str, str]) -> bool:
 
     A server that keeps no such file loses everything at its end anyway; start-up judges that.
     """
-    return persistence.get("aof_enabled") == "1" and persistence.get("aof_rewrites") == "0"
+    if persistence.get("aof_enabled") != "1" or persistence.get("aof_rewrites") != "0":
+        return False
+    # CONFIG RESETSTAT puts the count back to 0, these two it leaves.
+    begun = persistence.get("aof_rewrite_in_progress") == "1"
+    return not begun and persistence.get("aof_last_rewrite_time_sec", "-1") == "-1"

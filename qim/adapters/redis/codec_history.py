@@ -197,11 +197,15 @@ def encode_overlays(request: ReadOverlays) -> Call:
 
 
 def decode_overlays(request: ReadOverlays, run_id: bytes, raw: Sequence[Any]) -> OverlaysRead:
-    """One a name; None where the shard is not known to be whole in the run that answers."""
+    """One a name; None where the shard is not known to be whole in the run that answers.
+
+    A writer from before decision 0028 marked it whole under the run_id alone: mailboxes are upgraded before writers.
+    """
     shards = _shards_named(request)
     if len(raw) != 1 + len(shards) + len(request.names):
         raise MalformedReply(f"ReadOverlays: {len(raw) - 1} answers to {len(request.names)}")
-    whole = {shard: mark == run_id for shard, mark in zip(shards, raw[1:], strict=False)}
+    names = (run_id, run_id.partition(b".")[0])
+    whole = {shard: mark in names for shard, mark in zip(shards, raw[1:], strict=False)}
     recalled = [
         number(seq) if whole[name[0]] else None
         for name, seq in zip(request.names, raw[1 + len(shards) :], strict=True)

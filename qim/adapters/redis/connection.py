@@ -353,7 +353,7 @@ class RedisConnection:
         begun, told = [await future for future in _sent(pipeline, commands)]
         if append_only_file.must_begin_anew(parse_info(accepted(told))):
             accepted(begun)
-            raise HandshakeRefused("the append-only file is not begun anew yet: a snapshot is made")
+            raise HandshakeRefused(append_only_file.PUT_OFF)
 
     def _enter(self, pipeline: ReplyPipeline, greeted: Greeting) -> None:
         before, self.run_id = self.run_id, greeted.run

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from qim.adapters import breakage
 from qim.adapters.redis.address import StoreAddress
+from qim.adapters.redis.append_only_file import PUT_OFF
 from qim.adapters.redis.codec import MalformedReply, decode, encode, run_id_named, too_large
 from qim.adapters.redis.connection import (
     NO_SCRIPT,
@@ -61,6 +62,8 @@ Answer = Callable[[Any], None]
 
 READY_TIMEOUT_MS: Final = 10_000
 READY_LOOK_MS: Final = 250
+SNAPSHOT_MS_MAX: Final = 600_000
+"""So long a start also waits for a server that makes a snapshot, as for a replica that came with it."""
 LOOK_AGAIN_SECONDS: Final = 0.05
 BOTH: Final = (StoreRole.MESSAGE, StoreRole.MAILBOX)
 
@@ -150,7 +153,8 @@ class RedisStore:
     async def _ready(self, timeout_ms: int) -> None:
         """Wait for the connection, but not for a server that will never do."""
         address, connection = self._config.address, self.connection
-        for _ in range(max(1, timeout_ms // READY_LOOK_MS)):
+        waits, snapshots = max(1, timeout_ms // READY_LOOK_MS), SNAPSHOT_MS_MAX // READY_LOOK_MS
+        while waits > 0:
             try:
                 await connection.ready(min(timeout_ms, READY_LOOK_MS))
                 return
@@ -158,6 +162,10 @@ class RedisStore:
                 refused = refusal_told_by(connection.last_failure, address)
                 if refused is not None:
                     raise refused from None
+            if connection.last_failure == PUT_OFF and snapshots > 0:
+                snapshots -= 1
+            else:
+                waits -= 1
         why = connection.last_failure or "no answer to the first exchange"
         raise NotConnected(f"{address}: not within {timeout_ms} ms: {why}")
 

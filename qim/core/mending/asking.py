@@ -97,6 +97,13 @@ def barrier_below(partition: int, offset: int) -> Procedure[int]:
     return found.barrier_epoch if found.barrier_offset >= 0 else 0
 
 
+def has_barrier_below(partition: int, offset: int) -> Procedure[bool]:
+    """Whether one is still registered: the lowest are pruned, and a partition begins with one."""
+    resource = Resource(role=Role.WRITER, number=partition)
+    request = ReadLease(op=0, resource=resource, barriers_below=offset)
+    return (yield from ask(request, LeaseRead)).barrier_offset >= 0
+
+
 def ends(topic: Topic, partition: int) -> Procedure[EndsRead]:
     """Topic id, start and end."""
     return (yield from ask(ReadEnds(op=0, topic=topic, partition=partition), EndsRead))

@@ -3,6 +3,7 @@
 found --this version can't read it--> kept
       --of a newer format, and fanout stands before it--> halting: no letter, it waits
       --a barrier, or ineffective--> nothing to deliver
+      --below every barrier that is kept--> barrier_unknown: kept, it may be one that means nothing
       --a record--> dispatched without a source --all durable--> receipt at its offset --> resolved for the audit
 """
 
@@ -13,13 +14,13 @@ from msgspec import Struct
 from qim.core.contract.entities import FanoutAuditReceipt, ReceiptShard
 from qim.core.contract.logvalue import Barrier, NewerFormat, Outboxed, Undecodable, read_outbox
 from qim.core.mending import dispatching, source
-from qim.core.mending.asking import NotMended, Procedure, barrier_below
+from qim.core.mending.asking import NotMended, Procedure, barrier_below, has_barrier_below
 from qim.core.mending.halts import halt
 from qim.core.ports.log import Topic
 
 
 class DeadLetter(Struct, frozen=True, kw_only=True):
-    """``state``: undecodable, newer_format, barrier, ineffective, readable, resolved. message_id "" where unknown.
+    """``state``: undecodable, newer_format, barrier, ineffective, barrier_unknown, readable, resolved. message_id "" where unknown.
 
     halting: no dead letter, but the record of a newer format before which fanout stands still.
     """
@@ -80,6 +81,8 @@ def _judged(partition: int, offset: int, value: bytes, resolved: bool) -> Proced
     else:
         barrier = yield from barrier_below(partition, offset)
         state = "readable" if entry.epoch >= barrier else "ineffective"
+        if not (yield from has_barrier_below(partition, offset)):
+            state, detail = "barrier_unknown", "the barrier below it is pruned: it may mean nothing"
     if isinstance(entry, Outboxed):
         message_id = entry.record.message_id.hex()
     return DeadLetter(

@@ -13,7 +13,9 @@ from qim.services.roles import SERVES, ServiceRole, resources
 from qim.services.routing import Port
 
 OWNER_GRACE_SECONDS: Final = 5.0
-"""So long nobody may be found before the gateway says that it doesn't serve: every shard may be on its way elsewhere."""
+"""So long the registry may name nobody before the gateway says that it doesn't serve: every shard may be on its way elsewhere.
+
+A registry that doesn't answer names nobody's end: owners serve on for as long as their leases last."""
 OWNER_ASK_SECONDS: Final = 2.0
 """Between two questions about a shard that has an owner."""
 BEHIND: Final = {ServiceRole.WRITER: Role.WRITER, ServiceRole.MAILBOX: Role.MAILBOX}
@@ -26,6 +28,7 @@ class _Search:
         self.number = 0
         self.asking = False
         self.found_at: float | None = None
+        self.none_since: float | None = None
 
 
 class OwnersBehind:
@@ -41,10 +44,12 @@ class OwnersBehind:
         """Whose owners nobody knows, as words; empty where there is one of each."""
         now, missing = self._now(), []
         for role, search in self._searches.items():
-            age = None if search.found_at is None else now - search.found_at
-            if not search.asking and (age is None or age >= OWNER_ASK_SECONDS):
+            found_at, none_since = search.found_at, search.none_since
+            due = found_at is None or now - found_at >= OWNER_ASK_SECONDS
+            if not search.asking and (due or none_since is not None):
                 self._ask(role, search)
-            if age is None or age >= OWNER_GRACE_SECONDS:
+            gone = none_since is not None and now - none_since >= OWNER_GRACE_SECONDS
+            if found_at is None or gone:
                 missing.append(f"no owner of {SERVES[role]} is known")
         return ", ".join(missing)
 
@@ -56,8 +61,9 @@ class OwnersBehind:
             if not isinstance(answer, LeaseRead):
                 return
             if answer.address:
-                search.found_at = self._now()
+                search.found_at, search.none_since = self._now(), None
             else:
+                search.none_since = self._now() if search.none_since is None else search.none_since
                 search.number = (search.number + 1) % self._counts[role]
 
         resource = Resource(role=BEHIND[role], number=search.number)

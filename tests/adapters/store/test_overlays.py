@@ -209,3 +209,13 @@ def test_seqs_asked_besides(store: Store) -> None:
     shard.mark(marked(recall, 1, 0), marked(delete, 2, 1))
     asked = page(shard, low=0, high=0, limit=0, judged=(4, 5, 6))
     assert (asked.stored, asked.recalled, asked.deleted) == ((), (5,), (5,))  # type: ignore[attr-defined]
+
+
+def test_a_shard_that_an_older_writer_marked_whole_is_whole() -> None:
+    """Before decision 0028 the mark was the run_id alone, and mailboxes are upgraded before writers."""
+    read = ReadOverlays(op=1, names=((3, SINGLE, 1), (4, SINGLE, 1)))
+    raw = [b"K", b"a" * 40, b"a" * 40 + b"." + b"c" * 40, b"", b""]
+    both = OverlaysRead(op=1, recalled=(0, 0))
+    assert codec.decode(read, b"a" * 40 + b"." + b"c" * 40, raw) == both
+    other = codec.decode(read, b"a" * 40 + b"." + b"d" * 40, raw)
+    assert other == OverlaysRead(op=1, recalled=(0, None))
