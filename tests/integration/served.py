@@ -103,3 +103,9 @@ async def eventually(holds: Callable[[], bool]) -> None:
 async def streams_open(served: Served, count: int) -> None:
     """Wait until the server has let go of all connections but ``count``."""
     await eventually(lambda: served.metric("qim_tcp_streams_open") == count)
+
+
+def newest_file(data: Path) -> Path:
+    """What the store of a server that doesn't run writes into: where it was ended while it began anew, there is another."""
+    files = (data / "store" / "appendonlydir").glob("*.incr.aof")
+    return max(files, key=lambda file: (len(file.name), file.name))

@@ -17,7 +17,7 @@ from qim.core.contract.errors import ErrorCode
 from qim.core.contract.frames import Error, Kicked, KickReason, SendAck
 from tests.integration.load import Load, audit
 from tests.integration.raw_client import Bystanders, RawClient, message
-from tests.integration.served import CANARY, Served
+from tests.integration.served import CANARY, Served, newest_file
 
 
 @pytest.fixture
@@ -192,7 +192,7 @@ def test_a_store_that_cannot_be_started_again_ends_the_server(own: Served) -> No
     message_id = asyncio.run(talk())
     os.kill(own.pid, signal.SIGSTOP)  # it must not start the store before its file is damaged
     os.kill(own.store_pid, signal.SIGKILL)
-    (tail,) = (own.data / "store" / "appendonlydir").glob("*.incr.aof")
+    tail = newest_file(own.data)
     tail.write_bytes(b"not what a store writes\r\n" * 100 + tail.read_bytes())
     os.kill(own.pid, signal.SIGCONT)
     assert own.ended() == 1

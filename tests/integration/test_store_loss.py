@@ -17,7 +17,7 @@ from qim.adapters.embedded.private_valkey import PrivateValkey
 from qim.adapters.redis.blocking import BlockingConnection
 from tests.integration.load import Load, audit
 from tests.integration.raw_client import RawClient
-from tests.integration.served import CANARY, Served, eventually
+from tests.integration.served import CANARY, Served, eventually, newest_file
 
 STORE_KILLS = 5
 
@@ -114,7 +114,7 @@ def test_the_stores_tail_lost_under_load(own: Served, tmp_path: Path) -> None:
                     own.pid, signal.SIGSTOP
                 )  # it must not start the store before the file is cut
                 os.kill(own.store_pid, signal.SIGKILL)
-                (tail,) = (own.data / "store" / "appendonlydir").glob("*.incr.aof")
+                tail = newest_file(own.data)
                 os.truncate(tail, int(tail.stat().st_size * kept))
                 os.kill(own.pid, signal.SIGCONT)
                 await load.acks(30)
@@ -243,7 +243,7 @@ def test_the_stores_tail_lost_while_stopped(own: Served, kept: float) -> None:
     """The append-only file cut in the middle, as a machine that lost power leaves it."""
     sent = asyncio.run(talk(own, 60))
     own.kill()
-    (tail,) = (own.data / "store" / "appendonlydir").glob("*.incr.aof")
+    tail = newest_file(own.data)
     os.truncate(tail, int(tail.stat().st_size * kept))
     own.start()
     assert asyncio.run(mailbox_of(own, 2, sent[-1])) == sent

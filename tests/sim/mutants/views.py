@@ -278,7 +278,7 @@ def _mailboxes() -> list[Mutant]:
             {"recalled_body"},
             rewrite(
                 "qim.adapters.redis.codec_history:decode_overlays",
-                ("mark == run_id for", "True for"),
+                ("mark in names for", "True for"),
             ),
         ),
         mutant(
