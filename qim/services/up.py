@@ -34,6 +34,7 @@ from qim.services.health import Health
 from qim.services.hosting import AUDIT_SECONDS_MAX
 from qim.services.mending import MendOrder, mended
 from qim.services.observation import LogSink, ProcessObserver
+from qim.services.ready_line import say_ready
 from qim.services.refused_line import refused_address
 from qim.services.runtime import die_of_what_breaks
 
@@ -158,7 +159,7 @@ class UpProcess:
         unfinished.write_text(json.dumps(ready) + "\n")
         unfinished.rename(path)
         self._health.ready = True
-        print(json.dumps(ready), flush=True)
+        say_ready(ready)
 
     def _operator_endpoint(self, server: EmbeddedServer) -> OperatorEndpoint:
         def audit(_: bytes) -> dict[str, object]:

@@ -134,7 +134,12 @@ class OneProcessCluster:
         """Begin: the process, its end, and its ready line to come."""
         said: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         settings = replace(SETTINGS, **changed)
-        process = ServeProcess(settings, role, open_ports=self._open, say=said.set_result)
+        process = ServeProcess(
+            settings,
+            role,
+            open_ports=self._open,
+            say=lambda ready: said.set_result(json.dumps(ready)),
+        )
         return process, asyncio.create_task(process.run()), said
 
     async def start(self, role: ServiceRole, name: str = "", **changed: Any) -> dict[str, Any]:

@@ -6,12 +6,11 @@ is written and nobody is listened to before every check has passed.
 
 import asyncio
 import contextlib
-import json
 import os
 import secrets
 import signal
 import socket
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 import uvloop
@@ -46,6 +45,7 @@ from qim.services.health import Health
 from qim.services.hosting import Deployment, Hosting, socket_routes
 from qim.services.moderation import moderation_routes
 from qim.services.observation import LogSink, ProcessObserver
+from qim.services.ready_line import say_ready
 from qim.services.refused_line import refused_address
 from qim.services.roles import ServiceRole
 from qim.services.runtime import Route, Runtime, die_of_what_breaks
@@ -55,10 +55,6 @@ STDERR: Final = 2
 LOOK_SECONDS: Final = 0.25
 SERVING_LOOK_SECONDS: Final = 0.02
 T = TypeVar("T")
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)  # noqa: T201 - the one line that says it is ready
 
 
 class StoppedAtStart(Exception):
@@ -74,7 +70,7 @@ class ServeProcess:
         role: ServiceRole,
         *,
         open_ports: Open = open_adapters,
-        say: Callable[[str], None] = _say,
+        say: Callable[[Mapping[str, object]], None] = say_ready,
     ) -> None:
         self._settings = settings
         self._role = role
@@ -286,7 +282,7 @@ class ServeProcess:
             ready["internal"] = hosting.address
         if self._role is ServiceRole.WRITER:
             ready["writer_id"] = hosting.deployment.instance
-        self._say(json.dumps(ready))
+        self._say(ready)
 
     # ------------------------------------------------------------ at work, and the end
 
