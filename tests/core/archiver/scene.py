@@ -345,3 +345,18 @@ def failed(op: int) -> Failed:
 
 def unknown(op: int) -> Unknown:
     return Unknown(op=op)
+
+
+def filled(count: int, base: int = 0) -> Outbox:
+    outbox = Outbox(base)
+    for number in range(1, count + 1):
+        outbox.message(number)
+    return outbox
+
+
+def running(*outboxes: Outbox, config: ArchiverConfig = CONFIG) -> Scene:
+    scene = Scene(*outboxes, config=config)
+    for number in range(len(outboxes)):
+        scene.grant(number)
+    scene.run()
+    return scene
