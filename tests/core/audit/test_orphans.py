@@ -21,7 +21,8 @@ from qim.core.contract.sequences import mailbox_seq
 from qim.core.ports.log import Topic
 from qim.core.ports.observe import Violation
 from qim.core.ports.store_mailbox import Progress
-from tests.core.audit.toy import PARTITIONS, SHARDS, A, B, Log, Sent, Toy, users_in
+from tests.core.audit.toy import A, B, Sent, Toy, users_in
+from tests.core.audit.toy_services import PARTITIONS, SHARDS, Log
 
 GARBAGE = b"\x01\x07garbage"
 
