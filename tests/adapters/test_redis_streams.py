@@ -21,7 +21,7 @@ async def served(path: Path, talk: Talk, run_ids: Sequence[bytes] = (b"a" * 40,)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         commands = hiredis.Reader()
-        info = b"run_id:" + run_ids[-1] + b"\r\n"
+        info = b"role:master\r\nrun_id:" + run_ids[-1] + b"\r\n"
         answers = {b"INFO": b"$%d\r\n%b\r\n" % (len(info), info), b"CONFIG": b"*0\r\n"}
         for question in QUESTIONS:
             await asked(commands, reader)

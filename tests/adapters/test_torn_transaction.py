@@ -252,3 +252,20 @@ def test_while_it_will_not_calls_are_not_sent() -> None:
             assert b"EVALSHA" not in server.asked
 
     asyncio.run(main())
+
+
+def test_a_start_waits_longer_for_a_snapshot_than_for_a_silent_server() -> None:
+    """A replica that comes with the store makes one: a start must not end for good over what ends by itself."""
+    server = Rewriting(
+        *[SCHEDULED] * 7, STARTED
+    )  # back-off alone makes that more than the look it is given
+
+    async def main() -> None:
+        async with standing_in(server) as address:
+            config = ConnectionConfig(address=address, backoff_first_ms=100)
+            with pytest.raises(StoreRefused) as refusal:
+                await RedisStore.open(config, on_reset=lambda reset: None, ready_timeout_ms=250)
+            assert refusal.value.code == "redis_comparison", "it was connected, and judged"
+
+    asyncio.run(main())
+    assert server.begun == 8

@@ -3,13 +3,15 @@
 import asyncio
 import json
 import os
+import socket
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
 
 from qim.cli.arguments import UsageError
-from qim.cli.data_files import NotRunning
+from qim.cli.data_files import NotRunning, order
 from qim.cli.main import main, parser
 from qim.cli.target import Target, connected, store_path, target_of
 from qim.client import Client, LocalStoreBusy
@@ -193,3 +195,30 @@ def test_token_prints_one_that_verifies(data: Path, capsys: pytest.CaptureFixtur
     told = json.loads(capsys.readouterr().out)
     assert verify_token(told["token"], SECRET, now_ms=0).expires_at == told["expires_at"]
     assert main(["token", "--data", str(data / "none"), "--user", "7"]) == 2
+
+
+def test_an_orders_key_goes_by_no_proxy(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (data / "operator.key").write_text("7f" * 32)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_server(("127.0.0.1", 0)) as proxy,
+    ):
+        told = json.loads((data / "server.json").read_text())
+        told["metrics"] = f"127.0.0.1:{server.getsockname()[1]}"
+        (data / "server.json").write_text(json.dumps(told))
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.getsockname()[1]}")
+        monkeypatch.delenv("no_proxy", raising=False)
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                assert b"Bearer " + b"7f" * 32 in connection.recv(65_536)
+                connection.sendall(b"HTTP/1.0 200 OK\r\n\r\n{}")
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        assert order(data, "/audit", b"{}", 30.0) == {}
+        answering.join()
+        proxy.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            proxy.accept()

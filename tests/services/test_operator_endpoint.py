@@ -137,6 +137,16 @@ def test_metrics_are_prometheus_text(operated: Operated) -> None:
     )
 
 
+def test_who_says_nothing_is_hung_up_on(
+    operated: Operated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else so many silent connections as there are threads would make a probe read "dead"."""
+    monkeypatch.setattr(operator_endpoint._Handler, "timeout", 0.05)
+    host, _, port = operated.endpoint.address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=30) as silent:
+        assert silent.recv(1) == b""
+
+
 def test_orders_are_posted(operated: Operated) -> None:
     status, kind, body = operated.ask("/audit", "POST")
     assert (status, kind, json.loads(body)) == (200, "application/json", {"verdict": "CLEAN"})

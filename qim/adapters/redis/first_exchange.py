@@ -67,9 +67,11 @@ def greeting(answers: Sequence[Any]) -> Greeting:
 
 
 def run_of(run_id: str, replication: bytes) -> bytes:
-    """The name of the history that this server writes on (pure). Raises HandshakeRefused for a replica."""
+    """The name of the history that this server writes on (pure). Raises HandshakeRefused for a replica, or one that may be."""
     fields = parse_info(replication)
-    role = fields.get("role", "master")
+    role = fields.get("role")
+    if role is None:
+        raise HandshakeRefused("INFO names no role")
     if role != "master":
         raise HandshakeRefused(f"{A_REPLICA} ({role} of {fields.get('master_host', 'unknown')})")
     return ".".join(filter(None, (run_id, fields.get("master_replid")))).encode()

@@ -91,17 +91,15 @@ def epoch_of(role: Role, number: int) -> Procedure[int]:
 
 def barrier_below(partition: int, offset: int) -> Procedure[int]:
     """The greatest barrier epoch at a smaller offset of the outbox: what was published under a lower one means nothing."""
+    return (yield from registered_below(partition, offset)) or 0
+
+
+def registered_below(partition: int, offset: int) -> Procedure[int | None]:
+    """As ``barrier_below``; None where none is registered. A partition begins with one, and the lowest are pruned."""
     resource = Resource(role=Role.WRITER, number=partition)
     request = ReadLease(op=0, resource=resource, barriers_below=offset)
     found = yield from ask(request, LeaseRead)
-    return found.barrier_epoch if found.barrier_offset >= 0 else 0
-
-
-def has_barrier_below(partition: int, offset: int) -> Procedure[bool]:
-    """Whether one is still registered: the lowest are pruned, and a partition begins with one."""
-    resource = Resource(role=Role.WRITER, number=partition)
-    request = ReadLease(op=0, resource=resource, barriers_below=offset)
-    return (yield from ask(request, LeaseRead)).barrier_offset >= 0
+    return found.barrier_epoch if found.barrier_offset >= 0 else None
 
 
 def ends(topic: Topic, partition: int) -> Procedure[EndsRead]:

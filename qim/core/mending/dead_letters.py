@@ -14,7 +14,7 @@ from msgspec import Struct
 from qim.core.contract.entities import FanoutAuditReceipt, ReceiptShard
 from qim.core.contract.logvalue import Barrier, NewerFormat, Outboxed, Undecodable, read_outbox
 from qim.core.mending import dispatching, source
-from qim.core.mending.asking import NotMended, Procedure, barrier_below, has_barrier_below
+from qim.core.mending.asking import NotMended, Procedure, registered_below
 from qim.core.mending.halts import halt
 from qim.core.ports.log import Topic
 
@@ -79,10 +79,11 @@ def _judged(partition: int, offset: int, value: bytes, resolved: bool) -> Proced
     elif isinstance(entry, Barrier):
         state = "barrier"
     else:
-        barrier = yield from barrier_below(partition, offset)
-        state = "readable" if entry.epoch >= barrier else "ineffective"
-        if not (yield from has_barrier_below(partition, offset)):
+        barrier = yield from registered_below(partition, offset)
+        if barrier is None:
             state, detail = "barrier_unknown", "the barrier below it is pruned: it may mean nothing"
+        else:
+            state = "readable" if entry.epoch >= barrier else "ineffective"
     if isinstance(entry, Outboxed):
         message_id = entry.record.message_id.hex()
     return DeadLetter(

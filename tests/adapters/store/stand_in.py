@@ -11,7 +11,12 @@ import hiredis
 
 from qim.adapters.redis.address import StoreAddress
 
-GOOD_INFO: Final = {"redis_version": "7.0.0", "redis_mode": "standalone", "run_id": "a" * 40}
+GOOD_INFO: Final = {
+    "redis_version": "7.0.0",
+    "redis_mode": "standalone",
+    "run_id": "a" * 40,
+    "role": "master",
+}
 GOOD_SETTINGS: Final = {
     "appendonly": "yes",
     "appendfsync": "everysec",
