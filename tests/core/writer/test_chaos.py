@@ -18,7 +18,8 @@ from qim.core.ports.network import Send
 from qim.core.ports.store_message import ReadHistory, ReadMembership
 from qim.core.writer import Writer, WriterConfig, WriterEvent
 from qim.core.writer.vocabulary import Question
-from tests.core.writer.scene import SHARD, Scene, benign, cmid
+from tests.core.writer.outside import SHARD
+from tests.core.writer.scene import Scene, benign, cmid
 
 CONFIG = WriterConfig(
     outbox_partition_count=1,

@@ -12,7 +12,8 @@ from qim.core.ports.registry import LeaseRead, ReadLease, RegisterBarrier, Resou
 from qim.core.ports.store_message import ApplyOutbox, OpenShard, ReadPending, ShardOpened
 from qim.core.writer import WriterConfig
 from tests.core.writer.opened import closed, opened_order, reopened
-from tests.core.writer.scene import SHARD, Scene
+from tests.core.writer.outside import SHARD
+from tests.core.writer.scene import Scene
 
 
 def test_each_step_waits_for_the_one_before() -> None:

@@ -20,7 +20,8 @@ from qim.core.ports.store_message import (
     VersionMoved,
 )
 from qim.core.writer import WriterConfig
-from tests.core.writer.scene import HOUR_MS, SHARD, WALL, Scene, actor, chat
+from tests.core.writer.outside import SHARD
+from tests.core.writer.scene import HOUR_MS, WALL, Scene, actor, chat
 
 ONE = {"outbox_partition_count": 1}
 

@@ -10,7 +10,8 @@ from qim.core.ports.completion import StoreReset, StoreRole
 from qim.core.ports.local import LeaseHeld
 from qim.core.ports.log import EndsRead, ReadEnds
 from qim.core.writer.shard import TRANSITIONS, ShardStage
-from tests.core.writer.scene import SHARD, Scene
+from tests.core.writer.outside import SHARD
+from tests.core.writer.scene import Scene
 
 STAGES = tuple(ShardStage)
 CLOSED, OPENING, SERVING, REFRESHING, STOPPED = STAGES
