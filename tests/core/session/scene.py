@@ -6,19 +6,10 @@ The writer model is the oracle too: what is visible, unread and newest is comput
 from collections.abc import Callable
 from typing import Any
 
-from msgspec import Struct
-
 from qim.adapters.redis import codec
 from qim.adapters.redis.scripts import load_scripts
-from qim.core.contract import routing
 from qim.core.contract.entities import (
-    EMPTY_ID,
-    GroupDispatch,
-    Interval,
-    Member,
-    MembershipVersion,
     MessageKind,
-    MessageRecord,
     encode_dispatch,
     encode_record,
     stored_record,
@@ -32,16 +23,12 @@ from qim.core.contract.rpc import (
     AskSessionList,
     AskSummaries,
     Kick,
-    MembersAnswer,
     PushBatch,
     Refused,
     SessionListAnswer,
     SubmitRead,
     SubmitState,
-    SummariesAnswer,
-    Summary,
 )
-from qim.core.contract.sequences import U64_MAX
 from qim.core.ports.completion import Failed, FailReason, Unknown
 from qim.core.ports.local import FreshEpochWanted, LeaseHeld, Started
 from qim.core.ports.log import (
@@ -62,10 +49,16 @@ from qim.core.ports.store_message import ReadVersions, VersionsRead
 from qim.core.position import is_other
 from qim.core.session import SessionConfig, SessionProjection
 from qim.sim.keyspace import Keyspace, ScriptRuntime
+from tests.core.session.spoken import SHARDS, TENANT, dispatches_of, record_of
+from tests.core.session.toy_writer import (
+    WALL,
+    WRITERS,
+    Conversation,
+    Row,
+    WriterModel,
+    conversation,
+)
 
-SHARDS, WRITERS = 2, 2
-TENANT = "t"
-WALL = 1_800_000_000_000
 WINDOW = 5
 RUNTIME = ScriptRuntime(load_scripts())
 CONFIG = SessionConfig(
@@ -77,120 +70,10 @@ CONFIG = SessionConfig(
     retry_most_ms=50,
 )
 EVERYONE = {1: 0, 2: 0, 3: 0}
-OVERLAYS = (MessageKind.RECALL, MessageKind.DELETE_FOR_ME)
-
-
-def conversation(number: int) -> bytes:
-    return H("test.talk", number)
 
 
 def actor(user_id: int, device: bytes = b"d") -> Actor:
     return Actor(TENANT, user_id, device)
-
-
-class Row(Struct, eq=False):
-    seq: int
-    activity: bytes
-    kind: int
-    sender: int
-    stored: bytes
-    target: int = 0
-    pending: bool = False
-
-
-class Conversation(Struct, eq=False):
-    """A group of fixed members; ``since`` is joined_at of each."""
-
-    name: bytes
-    since: dict[int, int]
-    rows: list[Row] = []
-
-
-class WriterModel:
-    """All conversations; answers as writer owners do."""
-
-    def __init__(self) -> None:
-        self.conversations: dict[bytes, Conversation] = {}
-        self._ids = 0
-        self.valid_until = U64_MAX >> 1
-
-    def activity(self) -> bytes:
-        self._ids += 1
-        return ((WALL << 80) + self._ids).to_bytes(16, "big")
-
-    def visible(self, name: bytes, user: int) -> list[Row]:
-        talk = self.conversations[name]
-        return [
-            row
-            for row in talk.rows
-            if not row.pending
-            and row.seq > talk.since[user]
-            and (row.kind != MessageKind.DELETE_FOR_ME or row.sender == user)
-        ]
-
-    def gone(self, rows: list[Row], user: int) -> dict[int, None]:
-        """Seqs recalled for all, or deleted by the user."""
-        return {row.target: None for row in rows if row.kind in OVERLAYS}
-
-    def summary(self, name: bytes, user: int, read_seq: int, window: int) -> Summary:
-        talk = self.conversations.get(name)
-        if talk is None or user not in talk.since:
-            return Summary(
-                conversation_id=name,
-                known=False,
-                conversation_kind=0,
-                peer_user_id=0,
-                unread=0,
-                unread_exact=True,
-                head=b"",
-                last_activity_id=EMPTY_ID,
-            )
-        rows = self.visible(name, user)
-        gone = self.gone(rows, user)
-        beyond = [row for row in rows if row.seq > read_seq][: window + 1]
-        counted = [
-            row
-            for row in beyond
-            if row.sender != user
-            and row.kind in (MessageKind.TEXT, MessageKind.CUSTOM)
-            and row.seq not in gone
-        ]
-        exact = len(beyond) <= window
-        heads = [row for row in rows if row.kind not in OVERLAYS and row.seq not in gone]
-        return Summary(
-            conversation_id=name,
-            known=True,
-            conversation_kind=2,
-            peer_user_id=0,
-            unread=len(counted) if exact else window,
-            unread_exact=exact,
-            head=heads[-1].stored if heads else b"",
-            last_activity_id=rows[-1].activity if rows else EMPTY_ID,
-            valid_until=self.valid_until,
-        )
-
-    def answer(self, ask: AskSummaries | AskMembers) -> Any:
-        user = ask.actor.user_id
-        if isinstance(ask, AskSummaries):
-            partitions = [routing.writer_shard(i.conversation_id, WRITERS) for i in ask.items]
-            assert len(dict.fromkeys(partitions)) == 1, "one writer shard an ask"
-            summaries = [
-                self.summary(i.conversation_id, user, i.read_seq, ask.window) for i in ask.items
-            ]
-            return SummariesAnswer(rid=ask.rid, summaries=tuple(summaries))
-        talk = self.conversations.get(ask.conversation_id)
-        if talk is None or user not in talk.since:
-            return Refused(rid=ask.rid, code=ErrorCode.NOT_MEMBER, message="never a member of it")
-        return MembersAnswer(
-            rid=ask.rid,
-            conversation_id=ask.conversation_id,
-            version=1,
-            since_version=0,
-            added=tuple(sorted(one for one, since in talk.since.items() if since < ask.seeing)),
-            removed=(),
-            name="",
-            creator=0,
-        )
 
 
 Fault = Callable[[Any], str | None]
@@ -347,14 +230,7 @@ class Scene:
     def _versions(self, effect: ReadVersions) -> VersionsRead:
         versions = []
         for _, name, version, digest in effect.names:
-            talk = self.writer.conversations[name]
-            members = tuple(
-                Member(user, (Interval(joined, U64_MAX),))
-                for user, joined in sorted(talk.since.items())
-            )
-            found = MembershipVersion(
-                conversation_id=name, version=version, digest=digest, control_seq=0, members=members
-            )
+            found = self.writer.frozen(name, version, digest)
             versions.append(None if name in self.missing_versions else found)
         applied = (self.applied,) * len(versions)
         return VersionsRead(op=effect.op, versions=tuple(versions), applied=applied)
@@ -423,7 +299,7 @@ class Scene:
         talk = self.writer.conversations[name]
         seq = talk.rows[-1].seq + 1 if talk.rows else 1
         activity = self.writer.activity()
-        record = self._record(name, sender, kind, target, body, activity)
+        record = record_of(name, sender, kind, target, body, activity, self.wall())
         stored = stored_record(seq, activity, encode_record(record))
         row = Row(seq, activity, kind, sender, stored, target, pending)
         talk.rows.append(row)
@@ -431,71 +307,10 @@ class Scene:
             self.dispatch(talk, row)
         return row
 
-    def _record(
-        self, name: bytes, sender: int, kind: int, target: int, body: bytes, message_id: bytes
-    ) -> MessageRecord:
-        return MessageRecord(
-            tenant_id=TENANT,
-            conversation_id=name,
-            conversation_kind=2,
-            kind=kind,
-            sender_id=sender,
-            device_id=b"d",
-            client_message_id=message_id,
-            request_digest=b"r" * 16,
-            message_id=message_id,
-            version=1,
-            membership_digest=b"v" * 16,
-            peer_user_id=0,
-            recipients=(),
-            delta=None,
-            body=body,
-            custom_type="",
-            retention_class=0,
-            sent_at=self.wall(),
-            not_after=self.wall(),
-            trace_id=1,
-            target_seq=target,
-        )
-
     def dispatch(self, talk: Conversation, row: Row) -> None:
-        """One dispatch a shard with recipients, as fanout makes them."""
-        own = row.kind == MessageKind.DELETE_FOR_ME
-        for shard in range(SHARDS):
-            users = [u for u in talk.since if routing.shard(u, SHARDS) == shard]
-            if own:
-                users = [row.sender] if row.sender in users else []
-            if not users:
-                continue
-            dispatch = GroupDispatch(
-                dispatch_id=H("test.dispatch", row.activity, shard),
-                tenant_id=TENANT,
-                message_id=row.activity,
-                conversation_id=talk.name,
-                conversation_kind=2,
-                conversation_seq=row.seq,
-                last_activity_id=row.activity,
-                kind=row.kind,
-                sender_id=row.sender,
-                client_message_id=row.activity,
-                sent_at=self.wall(),
-                retention_class=0,
-                shard=shard,
-                version=1,
-                membership_digest=b"v" * 16,
-                recipients=(row.sender,) if own else (),
-                peer_user_id=0,
-                inline_body=None,
-                custom_type="",
-                body_digest=b"b" * 16,
-                trace_id=1,
-                source_partition=routing.writer_shard(talk.name, WRITERS),
-                source_offset=0,
-                source_epoch=1,
-                source_checkpoint=0,
-                target_seq=row.target,
-            )
-            self.put(Topic.DISPATCH, shard, dispatch_value(1, encode_dispatch(dispatch)))
+        """Its dispatches stand in their logs."""
+        for one in dispatches_of(talk, row, self.wall()):
+            self.put(Topic.DISPATCH, one.shard, dispatch_value(1, encode_dispatch(one)))
 
     def put(self, topic: Topic, shard: int, value: bytes, key: bytes = b"k") -> int:
         records = self.logs[topic, shard]
@@ -554,29 +369,8 @@ class Scene:
     # ------------------------------------------------------------ the oracle
 
     def expected(self, user: int, marks: dict[tuple[int, bytes], int]) -> list[Any]:
-        """(conversation, list activity, unread, exact, head, mark) as the definition says, newest first."""
-        listed = []
-        for name, talk in self.writer.conversations.items():
-            if user not in talk.since:
-                continue
-            raising = [
-                row for row in talk.rows if row.seq > talk.since[user] and row.kind not in OVERLAYS
-            ]
-            if not raising:
-                continue
-            mark = marks.get((user, name), 0)
-            summary = self.writer.summary(name, user, mark, self.config.unread_window)
-            listed.append(
-                (
-                    raising[-1].activity,
-                    name,
-                    summary.unread,
-                    summary.unread_exact,
-                    summary.head,
-                    mark,
-                )
-            )
-        return sorted(listed, reverse=True)
+        """What the list must show, as the definition says."""
+        return self.writer.listed(user, marks, self.config.unread_window)
 
 
 def shown(rows: list[Any]) -> list[Any]:

@@ -4,14 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from qim.core.contract import routing
-from tests.core.session.scene import (
-    CONFIG,
-    EVERYONE,
-    WRITERS,
-    Conversation,
-    Scene,
-    shown,
-)
+from tests.core.session.scene import CONFIG, EVERYONE, Scene, shown
+from tests.core.session.toy_writer import WRITERS, Conversation
 
 EDGES = (0x00, 0x01, 0x7F, 0x80, 0xFF)
 LIMITS = (1, 2, 5, 7, 10, 23, 24, 25, 100)

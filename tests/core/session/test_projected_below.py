@@ -3,7 +3,9 @@
 from qim.core.contract import routing
 from qim.core.ports.local import LeaseGone
 from qim.core.ports.registry import Resource, Role
-from tests.core.session.scene import EVERYONE, SHARDS, Scene, conversation
+from tests.core.session.scene import EVERYONE, Scene
+from tests.core.session.spoken import SHARDS
+from tests.core.session.toy_writer import conversation
 
 
 def test_only_what_is_stored_counts_and_only_while_the_shard_runs() -> None:

@@ -16,7 +16,9 @@ from qim.core.ports.observe import Violation
 from qim.core.ports.registry import LeaseRead, ReadLease, Resource, Role
 from qim.core.ports.store_message import VersionsRead
 from qim.core.ports.store_session import ApplyStates, MarksRead, ProjectDispatches, ReadSessions
-from tests.core.session.scene import CONFIG, EVERYONE, SHARDS, Scene, conversation, refused, shown
+from tests.core.session.scene import CONFIG, EVERYONE, Scene, refused, shown
+from tests.core.session.spoken import SHARDS
+from tests.core.session.toy_writer import conversation
 
 SHARD = routing.shard(1, SHARDS)
 QUESTIONS: tuple[tuple[Any, dict[str, Any]], ...] = (

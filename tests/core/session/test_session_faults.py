@@ -28,16 +28,9 @@ from qim.core.ports.store_session import (
     ReadSessions,
 )
 from tests.core.newer_format import NEWER, halted, told
-from tests.core.session.scene import (
-    CONFIG,
-    EVERYONE,
-    SHARDS,
-    WALL,
-    Scene,
-    conversation,
-    refused,
-    shown,
-)
+from tests.core.session.scene import CONFIG, EVERYONE, Scene, refused, shown
+from tests.core.session.spoken import SHARDS
+from tests.core.session.toy_writer import WALL, conversation
 
 # ------------------------------------------------------------ faults
 

@@ -13,17 +13,9 @@ from qim.core.contract.rpc import (
 )
 from qim.core.contract.sequences import before_first
 from qim.core.ports.log import Topic
-from tests.core.session.scene import (
-    CONFIG,
-    EVERYONE,
-    SHARDS,
-    WALL,
-    WINDOW,
-    Scene,
-    conversation,
-    refused,
-    shown,
-)
+from tests.core.session.scene import CONFIG, EVERYONE, WINDOW, Scene, refused, shown
+from tests.core.session.spoken import SHARDS
+from tests.core.session.toy_writer import WALL, conversation
 
 # ------------------------------------------------------------ the list
 

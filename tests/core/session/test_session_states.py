@@ -24,15 +24,9 @@ from qim.core.ports.store_session import (
     NoteDelivered,
     OpenSession,
 )
-from tests.core.session.scene import (
-    EVERYONE,
-    SHARDS,
-    TENANT,
-    Scene,
-    conversation,
-    refused,
-    shown,
-)
+from tests.core.session.scene import EVERYONE, Scene, refused, shown
+from tests.core.session.spoken import SHARDS, TENANT
+from tests.core.session.toy_writer import conversation
 
 # ------------------------------------------------------------ marks and states
 

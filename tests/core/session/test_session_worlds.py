@@ -15,7 +15,9 @@ from qim.core.contract.rpc import AskReadBy, AskStates, StateDone
 from qim.core.contract.statelog import user_state_key
 from qim.core.ports.log import Append, StoredRecord, Topic
 from qim.core.ports.store_session import ApplyStates, ProjectDispatches, ReadSessions
-from tests.core.session.scene import SHARDS, Scene, conversation, shown
+from tests.core.session.scene import Scene, shown
+from tests.core.session.spoken import SHARDS
+from tests.core.session.toy_writer import conversation
 
 USERS = (1, 2, 3, 4, 5)
 TALKS = (0, 1, 2)
