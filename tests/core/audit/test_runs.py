@@ -9,10 +9,7 @@ from qim.core.audit import AuditFinished, AuditRequested, Verdict
 from qim.core.audit.reads import CoverageOf, OpeningOf, describe
 from qim.core.contract.entities import CommitState
 from qim.core.machine import Ms
-from qim.core.ports.completion import (
-    StoreReset,
-    StoreRole,
-)
+from qim.core.ports.completion import StoreReset, StoreRole
 from qim.core.ports.local import DrainRequested, Started
 from tests.core.audit.toy import A, B, Toy
 from tests.core.audit.troubles import failed, incomplete, is_a, ranges, reset

@@ -35,9 +35,7 @@ from qim.core.contract.sequences import U64_MAX, mailbox_seq
 from qim.core.dispatch_digest import body_digest, materialisation_digest
 from qim.core.ports.local import FreshEpochWanted, LeaseHeld
 from qim.core.ports.observe import Count, Gauge, Violation
-from qim.core.ports.store_mailbox import (
-    Progress,
-)
+from qim.core.ports.store_mailbox import Progress
 from tests.core.audit.toy_services import PARTITIONS, SHARDS, Services
 
 TENANT: Final = "t"

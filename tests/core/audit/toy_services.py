@@ -4,10 +4,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from qim.core.contract.entities import (
-    CommitAuditFact,
-    MembershipVersion,
-)
+from qim.core.contract.entities import CommitAuditFact, MembershipVersion
 from qim.core.ports.completion import Fenced, StoreReset, StoreRole
 from qim.core.ports.log import EndsRead, Fetch, Fetched, OutOfRange, ReadEnds, StoredRecord, Topic
 from qim.core.ports.registry import LeaseRead, ReadLease

@@ -4,14 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from qim.core.audit import AuditReport, Verdict
-from qim.core.ports.completion import (
-    Failed,
-    FailReason,
-    Fenced,
-    StoreReset,
-    StoreRole,
-    Unknown,
-)
+from qim.core.ports.completion import Failed, FailReason, Fenced, StoreReset, StoreRole, Unknown
 from qim.core.ports.log import Topic
 from tests.core.audit.toy import SILENCE
 

@@ -3,12 +3,7 @@
 from typing import Any
 
 from qim.core.contract.ids import single_conversation_id
-from qim.core.contract.rpc import (
-    AskPull,
-    PullAnswer,
-    SendDone,
-    SubmitSend,
-)
+from qim.core.contract.rpc import AskPull, PullAnswer, SendDone, SubmitSend
 from tests.core.gateway.gate import MAILBOX_SEQ, Gate, key
 
 GROUP = bytes(15) + b"\x77"

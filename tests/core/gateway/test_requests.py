@@ -5,18 +5,8 @@ from typing import Any
 import pytest
 
 from qim.core.contract.errors import ErrorCode
-from qim.core.contract.frames import (
-    LeaveGroup,
-    Members,
-    Ping,
-    PullHistory,
-    encode_frame,
-)
-from qim.core.contract.rpc import (
-    AskPull,
-    Refused,
-    SubmitSend,
-)
+from qim.core.contract.frames import LeaveGroup, Members, Ping, PullHistory, encode_frame
+from qim.core.contract.rpc import AskPull, Refused, SubmitSend
 from qim.core.ports.completion import Failed, FailReason, Unknown
 from qim.core.ports.local import Started
 from qim.core.ports.network import Received, Send

@@ -5,14 +5,7 @@ from typing import TypeVar
 
 from qim.core.lease import LeaseConfig, LeaseEffect, LeaseKeeper
 from qim.core.ports.local import LeaseHeld, Started
-from qim.core.ports.registry import (
-    Acquire,
-    Announce,
-    Granted,
-    Peers,
-    Resource,
-    Role,
-)
+from qim.core.ports.registry import Acquire, Announce, Granted, Peers, Resource, Role
 
 T = TypeVar("T")
 CONFIG = LeaseConfig(owner="writer-1", address="writer-1", roles=((Role.WRITER, 2),))

@@ -5,15 +5,7 @@ from collections.abc import Sequence
 from qim.core.lease import LeaseEffect, LeaseKeeper
 from qim.core.ports.completion import Failed, FailReason, Unknown
 from qim.core.ports.local import DrainRequested, FreshEpochWanted, LeaseGone, LeaseHeld
-from qim.core.ports.registry import (
-    Acquire,
-    Announce,
-    Denied,
-    Peers,
-    Release,
-    Released,
-    Role,
-)
+from qim.core.ports.registry import Acquire, Announce, Denied, Peers, Release, Released, Role
 from tests.core.lease.hand import FIRST, grant, held, keeper, only, start
 
 

@@ -5,15 +5,7 @@ from msgspec.structs import replace
 from qim.core.lease import LeaseConfig
 from qim.core.ports.completion import Unknown
 from qim.core.ports.local import FreshEpochWanted, LeaseGone, LeaseHeld
-from qim.core.ports.registry import (
-    Acquire,
-    Denied,
-    EpochRaised,
-    RaiseEpoch,
-    Renew,
-    Renewed,
-    Role,
-)
+from qim.core.ports.registry import Acquire, Denied, EpochRaised, RaiseEpoch, Renew, Renewed, Role
 from tests.core.lease.hand import FIRST, grant, held, keeper, only, start
 
 

@@ -6,29 +6,16 @@ import pytest
 
 from qim.core.audit import Verdict
 from qim.core.audit.tenure import COVERAGE
-from qim.core.contract.logvalue import (
-    Barrier,
-    Outboxed,
-    read_outbox,
-)
+from qim.core.contract.logvalue import Barrier, Outboxed, read_outbox
 from qim.core.mending import outbox
 from qim.core.mending.asking import NotMended
 from qim.core.mending.bump import Bump
 from qim.core.mending.outbox import OutboxRepair
 from qim.core.ports.completion import Fenced, StoreRole, Unknown
-from qim.core.ports.log import (
-    Append,
-    Topic,
-)
-from qim.core.ports.registry import (
-    RegisterBarrier,
-)
+from qim.core.ports.log import Append, Topic
+from qim.core.ports.registry import RegisterBarrier
 from qim.core.ports.store_audit import AdvanceCoverage, OpenCoverage
-from qim.core.ports.store_message import (
-    OpenSource,
-    ReadSource,
-    SourceOpened,
-)
+from qim.core.ports.store_message import OpenSource, ReadSource, SourceOpened
 from qim.core.ports.store_operator import AmendSource
 from tests.core.mending.settled import KEY, World
 

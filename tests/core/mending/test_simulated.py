@@ -24,21 +24,9 @@ from qim.core.mending.dispatches import redispatched
 from qim.core.mending.halts import Halt, halts
 from qim.core.mending.outbox import OutboxRepair
 from qim.core.ports.completion import Failed, FailReason, Fenced, Unknown
-from qim.core.ports.log import (
-    Append,
-    StoredRecord,
-    Topic,
-)
-from qim.core.ports.registry import (
-    Acquire,
-    Denied,
-    Release,
-    Role,
-)
-from qim.core.ports.store_message import (
-    ReadVersions,
-    VersionsRead,
-)
+from qim.core.ports.log import Append, StoredRecord, Topic
+from qim.core.ports.registry import Acquire, Denied, Release, Role
+from qim.core.ports.store_message import ReadVersions, VersionsRead
 from qim.core.ports.store_operator import AmendSource
 from tests.core.mending.settled import KEY, World
 from tests.core.newer_format import LATER_VERSION, NEWER

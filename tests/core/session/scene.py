@@ -8,12 +8,7 @@ from typing import Any
 
 from qim.adapters.redis import codec
 from qim.adapters.redis.scripts import load_scripts
-from qim.core.contract.entities import (
-    MessageKind,
-    encode_dispatch,
-    encode_record,
-    stored_record,
-)
+from qim.core.contract.entities import MessageKind, encode_dispatch, encode_record, stored_record
 from qim.core.contract.errors import ErrorCode
 from qim.core.contract.hashing import H
 from qim.core.contract.logvalue import dispatch_value

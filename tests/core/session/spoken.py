@@ -3,11 +3,7 @@
 from collections.abc import Iterator
 
 from qim.core.contract import routing
-from qim.core.contract.entities import (
-    GroupDispatch,
-    MessageKind,
-    MessageRecord,
-)
+from qim.core.contract.entities import GroupDispatch, MessageKind, MessageRecord
 from qim.core.contract.hashing import H
 from tests.core.session.toy_writer import WRITERS, Conversation, Row
 

@@ -5,13 +5,7 @@ from typing import Any
 from msgspec import Struct
 
 from qim.core.contract import routing
-from qim.core.contract.entities import (
-    EMPTY_ID,
-    Interval,
-    Member,
-    MembershipVersion,
-    MessageKind,
-)
+from qim.core.contract.entities import EMPTY_ID, Interval, Member, MembershipVersion, MessageKind
 from qim.core.contract.errors import ErrorCode
 from qim.core.contract.hashing import H
 from qim.core.contract.rpc import (
