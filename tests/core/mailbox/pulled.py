@@ -54,6 +54,19 @@ def pull(bench: Bench, data: bytes, *, up_to: int = 0, limit: int = 0) -> PullAn
     return answer
 
 
+def pull_in_vain(bench: Bench, kind: type, fault: str) -> PullAnswer:
+    """A pull from the start whose first question of a kind meets a fault: nothing comes, and it is told when to try again."""
+    ask(bench, cursor(START))
+    while not (reads := [e for e in bench.waiting if isinstance(e, kind)]):
+        bench.answer(next(e for e in bench.waiting if not bench.parked(e)), "done")
+    bench.answer(reads[0], fault)
+    answer = bench.last_message()
+    assert isinstance(answer, PullAnswer)
+    assert answer.entries == ()
+    assert answer.retry_after_ms > 0
+    return answer
+
+
 def refusal(bench: Bench) -> ErrorCode:
     answer = bench.last_message()
     assert isinstance(answer, Refused), answer

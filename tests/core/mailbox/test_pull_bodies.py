@@ -22,6 +22,7 @@ from tests.core.mailbox.pulled import (
     cursor,
     numbered,
     pull,
+    pull_in_vain,
     put_archived,
     put_hot,
     running,
@@ -97,14 +98,7 @@ def test_a_miss_ends_the_batch_before_its_entry_and_is_not_remembered() -> None:
 def test_an_unreachable_hot_store_is_no_miss_and_explains_nothing(fault: str) -> None:
     old = dispatch(0, users=(1,), inline=False, sent_at=WALL - 100 * DAY)
     bench = running(old, config=NO_CACHE)
-    ask(bench, cursor(START))
-    while not (reads := [e for e in bench.waiting if isinstance(e, ReadBodies)]):
-        bench.answer(next(e for e in bench.waiting if not bench.parked(e)), "done")
-    bench.answer(reads[0], fault)
-    answer = bench.last_message()
-    assert isinstance(answer, PullAnswer)
-    assert answer.entries == ()
-    assert answer.retry_after_ms > 0
+    pull_in_vain(bench, ReadBodies, fault)
 
 
 @pytest.mark.parametrize(
@@ -258,11 +252,4 @@ def test_what_the_archive_let_go_by_a_clock_ahead_is_gone_here_too() -> None:
 def test_an_unreachable_archive_explains_nothing(fault: str) -> None:
     old = dispatch(0, users=(1,), inline=False, sent_at=WALL - 100 * DAY)
     bench = running(old, config=ARCHIVED)
-    ask(bench, cursor(START))
-    while not (reads := [e for e in bench.waiting if isinstance(e, ReadArchiveBodies)]):
-        bench.answer(next(e for e in bench.waiting if not bench.parked(e)), "done")
-    bench.answer(reads[0], fault)
-    answer = bench.last_message()
-    assert isinstance(answer, PullAnswer)
-    assert answer.entries == ()
-    assert answer.retry_after_ms > 0
+    pull_in_vain(bench, ReadArchiveBodies, fault)

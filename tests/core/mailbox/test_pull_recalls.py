@@ -8,7 +8,16 @@ from qim.core.contract.rpc import PullAnswer
 from qim.core.ports.store_history import ReadOverlays
 from qim.core.ports.store_message import ReadBodies
 from tests.core.mailbox.bench import Bench, dispatch, replace
-from tests.core.mailbox.pulled import NO_CACHE, START, ask, cursor, numbered, pull, running
+from tests.core.mailbox.pulled import (
+    NO_CACHE,
+    START,
+    ask,
+    cursor,
+    numbered,
+    pull,
+    pull_in_vain,
+    running,
+)
 
 
 def recall(bench: Bench, item: GroupDispatch) -> None:
@@ -44,14 +53,7 @@ def test_a_recall_hides_what_a_cache_still_holds() -> None:
 @pytest.mark.parametrize("fault", ["failed", "unknown_lost"])
 def test_while_nobody_knows_what_is_recalled_nothing_leaves(fault: str) -> None:
     bench = running(*numbered(2))
-    ask(bench, cursor(START))
-    while not (reads := [e for e in bench.waiting if isinstance(e, ReadOverlays)]):
-        bench.answer(next(e for e in bench.waiting if not bench.parked(e)), "done")
-    bench.answer(reads[0], fault)
-    answer = bench.last_message()
-    assert isinstance(answer, PullAnswer)
-    assert answer.entries == ()
-    assert answer.retry_after_ms > 0
+    answer = pull_in_vain(bench, ReadOverlays, fault)
     assert len(pull(bench, answer.cursor).entries) == 2
 
 
