@@ -41,6 +41,18 @@ def rebuilding(**config: Any) -> Hand:
     return hand
 
 
+def cut_while_saving() -> tuple[Hand, SaveHistory]:
+    """A rebuild whose connection is cut while a page of history is being stored; that order is not answered yet."""
+    hand = rebuilding()
+    ((_, request),) = hand.said(PullHistory)
+    hand.serve = False
+    hand.hear(history(record(4)), request=request)
+    (save,) = [o for o in hand.orders if isinstance(o, SaveHistory)]
+    hand.orders.clear()
+    hand.hang_up()
+    return hand, save
+
+
 def test_history_part_of_the_rebuild() -> None:
     hand = rebuilding()
     ((page, request),) = hand.said(PullHistory)
@@ -103,13 +115,7 @@ def test_anchors_are_read_page_by_page_and_failures_retried() -> None:
 
 
 def test_a_page_from_before_the_cut_moves_nothing_on() -> None:
-    hand = rebuilding()
-    ((_, request),) = hand.said(PullHistory)
-    hand.serve = False
-    hand.hear(history(record(4)), request=request)
-    (save,) = [o for o in hand.orders if isinstance(o, SaveHistory)]
-    hand.orders.clear()
-    hand.hang_up()
+    hand, save = cut_while_saving()
     hand.serve = True
     hand.step(hand.store.serve(save))
     assert hand.store.state is LocalState.REBUILDING
@@ -157,12 +163,6 @@ def test_a_rebuild_whose_target_is_overtaken_saves_the_newest() -> None:
 
 
 def test_unwanted_pages_that_can_not_be_stored_change_nothing() -> None:
-    hand = rebuilding()
-    ((_, request),) = hand.said(PullHistory)
-    hand.serve = False
-    hand.hear(history(record(4)), request=request)
-    (save,) = [o for o in hand.orders if isinstance(o, SaveHistory)]
-    hand.orders.clear()
-    hand.hang_up()
+    hand, save = cut_while_saving()
     hand.step(Failed(op=save.op, why=FailReason.UNREACHABLE))
     assert state(hand) is ClientState.WAITING
