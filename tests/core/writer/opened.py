@@ -1,5 +1,6 @@
 """A shard that was closed in hand, and one that opens again."""
 
+from qim.core.ports.store_message import ShardOpened
 from qim.core.writer import WriterConfig
 from tests.core.writer.scene import Scene
 
@@ -15,6 +16,24 @@ SMALL = WriterConfig(
 def closed(config: WriterConfig | None = None) -> Scene:
     """A writer without a lease."""
     return Scene(config, started=False)
+
+
+def filtering(filter_epoch: int) -> Scene:
+    """A writer under epoch 1 that the store has told of its filter; no further epoch is granted."""
+    scene = closed()
+    scene.grants = False
+    scene.hold()
+    opening = scene.inflight.pop(0)
+    scene.step(
+        ShardOpened(
+            op=opening.op,
+            incarnation=b"run-1/k",
+            applied=3,
+            filter_epoch=filter_epoch,
+            hlc_floor=b"\0" * 16,
+        )
+    )
+    return scene
 
 
 def reopened(scene: Scene) -> Scene:

@@ -7,9 +7,9 @@ from qim.core.ports.completion import Fenced
 from qim.core.ports.local import Started
 from qim.core.ports.log import Append, LogRecord
 from qim.core.ports.registry import ReadLease
-from qim.core.ports.store_message import MarkCommitted, OpenShard, ShardOpened
+from qim.core.ports.store_message import MarkCommitted, OpenShard
 from qim.core.writer import Writer
-from tests.core.writer.opened import closed, reopened
+from tests.core.writer.opened import closed, filtering, reopened
 from tests.core.writer.scene import Scene
 
 
@@ -103,15 +103,7 @@ def test_a_record_of_our_own_epoch_before_our_barrier_asks_for_one_above() -> No
 
 
 def test_a_filter_of_our_own_epoch_asks_for_one_above() -> None:
-    scene = closed()
-    scene.grants = False
-    scene.hold()
-    opening = scene.inflight.pop(0)
-    scene.step(
-        ShardOpened(
-            op=opening.op, incarnation=b"run-1/k", applied=3, filter_epoch=1, hlc_floor=b"\0" * 16
-        )
-    )
+    scene = filtering(1)
     assert [wanted.above for wanted in scene.wanted] == [1]
     assert not scene.inflight
 

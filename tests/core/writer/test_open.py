@@ -9,9 +9,9 @@ from qim.core.ports.completion import Failed, FailReason, Fenced, StoreReset, St
 from qim.core.ports.local import LeaseGone, LeaseHeld
 from qim.core.ports.log import Append, AppendRefused, EndsRead, Fetch, Fetched, LogRecord, ReadEnds
 from qim.core.ports.registry import LeaseRead, ReadLease, RegisterBarrier, Resource, Role
-from qim.core.ports.store_message import ApplyOutbox, OpenShard, ReadPending, ShardOpened
+from qim.core.ports.store_message import ApplyOutbox, OpenShard, ReadPending
 from qim.core.writer import WriterConfig
-from tests.core.writer.opened import closed, opened_order, reopened
+from tests.core.writer.opened import closed, filtering, opened_order, reopened
 from tests.core.writer.outside import SHARD
 from tests.core.writer.scene import Scene
 
@@ -128,15 +128,7 @@ def test_a_higher_barrier_in_the_log_asks_for_an_epoch_above_it() -> None:
 
 
 def test_a_higher_filter_in_the_store_asks_for_an_epoch_above_it() -> None:
-    scene = closed()
-    scene.grants = False
-    scene.hold()
-    question = scene.inflight.pop(0)
-    scene.step(
-        ShardOpened(
-            op=question.op, incarnation=b"run-1/k", applied=3, filter_epoch=8, hlc_floor=b"\0" * 16
-        )
-    )
+    scene = filtering(8)
     assert [wanted.above for wanted in scene.wanted] == [8]
     assert not scene.inflight
 
