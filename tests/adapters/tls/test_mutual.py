@@ -2,35 +2,22 @@
 
 import asyncio
 import ssl
-from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
-
-import pytest
-import uvloop
 
 from qim.adapters.rpc import ProcessRole, RpcSecurity
 from qim.adapters.rpc.frames import Control, hello_frame
 from qim.adapters.tls.dev_chain import Authority, Issued
 from qim.adapters.tls.pair import CLIENT_AUTH
 from qim.core.contract.rpc import PushBatch
+from tests.adapters.rpc import conftest
+from tests.adapters.rpc.conftest import GATEWAY, WRITER, Play
 from tests.adapters.rpc.stage import Process, answer, ask
 from tests.adapters.tls.chain import HOUR, Rogue, chain, dialler, internal, stranger
 
-LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
-WRITER, GATEWAY, MAILBOX = ProcessRole.WRITER, ProcessRole.GATEWAY, ProcessRole.MAILBOX
-Scenario = Callable[[], Coroutine[Any, Any, None]]
-Play = Callable[[Scenario], None]
-
-
-@pytest.fixture(params=LOOPS, ids=["asyncio", "uvloop"])
-def play(request: pytest.FixtureRequest) -> Play:
-    def run(scenario: Scenario) -> None:
-        with asyncio.Runner(loop_factory=request.param) as runner:
-            runner.run(scenario())
-
-    return run
+MAILBOX = ProcessRole.MAILBOX
+# Named, not imported by itself: every test's parameter would hide an import of that name.
+play = conftest.play
 
 
 def test_processes_of_the_chain_speak(play: Play) -> None:
