@@ -212,7 +212,11 @@ def test_an_orders_key_goes_by_no_proxy(data: Path, monkeypatch: pytest.MonkeyPa
         def answer() -> None:
             connection, _ = server.accept()
             with connection:
-                assert b"Bearer " + b"7f" * 32 in connection.recv(65_536)
+                asked = b""
+                # Head and body come apart; a connection that is closed with one of them unread is reset.
+                while not asked.endswith(b"{}") and (more := connection.recv(65_536)):
+                    asked += more
+                assert b"Bearer " + b"7f" * 32 in asked
                 connection.sendall(b"HTTP/1.0 200 OK\r\n\r\n{}")
 
         answering = threading.Thread(target=answer)
