@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -76,7 +77,8 @@ def test_what_changes_the_cluster_is_done_for_an_admin_alone(encrypted: Cluster)
         refused = commanded(encrypted.operator(role), *words, "--apply")
         assert (refused.returncode, refused.stdout) == (2, "")
         assert "[admin_wrong_role]" in refused.stderr, refused.stderr
-        assert encrypted.chain.fingerprints[role] in auditor.log()
+        shown = encrypted.chain.fingerprints[role]
+        asyncio.run(eventually(lambda shown=shown: shown in auditor.log()))
     nobody = commanded(encrypted.settings(), *words, "--apply")
     assert (nobody.returncode, "[admin_certificate_missing]" in nobody.stderr) == (2, True)
 
@@ -90,8 +92,13 @@ def test_what_changes_the_cluster_is_done_for_an_admin_alone(encrypted: Cluster)
     assert done.returncode == 0, done.stderr
     (found,) = json.loads(done.stdout)["found"]
     assert (found["applied"], found["new_shard_epoch"], epoch()) == (True, 2, 2)
-    ends = [one for one in auditor.log_records() if one["event"] == "admin order done"]
-    (told,) = [one for one in ends if one["what"] == "bump"]
+
+    def ends() -> list[dict[str, Any]]:
+        done = [one for one in auditor.log_records() if one["event"] == "admin order done"]
+        return [one for one in done if one["what"] == "bump"]
+
+    asyncio.run(eventually(lambda: bool(ends())))
+    (told,) = ends()
     assert (told["shard"], told["force"]) == (0, True)
     assert told["certificate_sha256"] == encrypted.chain.fingerprints["admin"]
     encrypted.start_processes(owners)
