@@ -7,6 +7,8 @@ unreachable, slow. A read may miss what no confirmed write has promised; a confi
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
+from msgspec import Struct
+
 from qim.core.ports.archive import (
     ArchiveBodiesRead,
     ArchivedConversationsRead,
@@ -23,15 +25,8 @@ from qim.core.ports.archive import (
 )
 from qim.core.ports.completion import Failed, FailReason, Unknown
 from qim.sim.archive_rows import ArchiveRows
-from qim.sim.choice import (
-    DETAIL_MASK,
-    DETAIL_SHIFT,
-    FAULT_MASK,
-    FAULT_SHIFT,
-    LATENCY_MASK,
-    TIEBREAK_SHIFT,
-)
-from qim.sim.network import ODDS, Cuts
+from qim.sim.choice import TIEBREAK_SHIFT, Way, fault_level
+from qim.sim.network import Cuts
 from qim.sim.node import Host
 from qim.sim.sites import ARCHIVE, ARCHIVE_LATE
 
@@ -44,18 +39,15 @@ LATE_MAX_MS: Final = 20_000
 Heard = Callable[[Host, ArchiveRequest, Any], None]
 
 
-class Rates:
+class Rates(Struct, kw_only=True):
     """Rates of 65,536 for one request, while a fault's window is open."""
 
-    __slots__ = ("extra_ms", "late", "partial", "reply_lost", "stale", "unreachable")
-
-    def __init__(self) -> None:
-        self.reply_lost = 0
-        self.late = 0
-        self.partial = 0
-        self.unreachable = 0
-        self.stale = 0
-        self.extra_ms = 0
+    reply_lost: int = 0
+    late: int = 0
+    partial: int = 0
+    unreachable: int = 0
+    stale: int = 0
+    extra_ms: int = 0
 
 
 class Archive:
@@ -66,8 +58,7 @@ class Archive:
     def __init__(self, world: "World", cuts: Cuts, *, base_ms: int, spread_ms: int) -> None:
         self.world = world
         self.cuts = cuts
-        self.base_ms = base_ms
-        self.spread_ms = spread_ms
+        self.way = Way(base_ms, spread_ms)
         self.rows = ArchiveRows()
         self.rates = Rates()
         self.rated = False
@@ -81,8 +72,7 @@ class Archive:
         traces = getattr(effect, "traces", ())
         draw = world.dice.draw(ARCHIVE[type(effect)], traces[0] if traces else host.identity)
         tiebreak = draw >> TIEBREAK_SHIFT
-        delay = self.base_ms + (draw & LATENCY_MASK) * self.spread_ms // (LATENCY_MASK + 1)
-        arrival = world.now + delay + host.node.slow_ms
+        arrival = world.now + self.way.there(draw) + host.node.slow_ms
         fate = "applied"
         if self.rated:
             arrival += self.rates.extra_ms
@@ -90,7 +80,7 @@ class Archive:
         world.at(arrival, tiebreak, self._arrive, (host, effect, draw, world.now, fate))
 
     def _fate(self, draw: int, effect: ArchiveRequest) -> str:
-        level = ODDS - 1 - (draw >> FAULT_SHIFT & FAULT_MASK)
+        level = fault_level(draw)
         rates = self.rates
         writing = isinstance(effect, WriteArchive | ExpireArchive)
         for fate, rate in (
@@ -128,9 +118,7 @@ class Archive:
         if fate == "reply_lost" or (self.cuts and self.cuts.between(self.name, host.node.name)):
             world.at(give_up, 0, host.take, Unknown(op=effect.op))
             return
-        detail = draw >> DETAIL_SHIFT & DETAIL_MASK
-        back = self.base_ms + detail * self.spread_ms // (DETAIL_MASK + 1)
-        world.at(world.now + back, draw >> TIEBREAK_SHIFT, host.take, answer)
+        world.at(world.now + self.way.back(draw), draw >> TIEBREAK_SHIFT, host.take, answer)
 
     def _in_part(self, host: Host, effect: ArchiveRequest, draw: int, fate: str) -> None:
         """Some rows now (none when late); the whole batch long after the caller gave up, or never."""

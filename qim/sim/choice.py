@@ -53,6 +53,30 @@ def machine_choose(seed: int, node: str, generation: int) -> Choose:
     return chosen
 
 
+def fault_level(draw: int) -> int:
+    """Below a rate of 65,536 the fault happens. Counted from the top, so that the benign draw hits no gate."""
+    return FAULT_MASK - (draw >> FAULT_SHIFT & FAULT_MASK)
+
+
+class Way:
+    """How long it takes between two processes: at least ``base_ms``, and less than ``spread_ms`` more, as drawn."""
+
+    __slots__ = ("base_ms", "spread_ms")
+
+    def __init__(self, base_ms: int, spread_ms: int) -> None:
+        self.base_ms = base_ms
+        self.spread_ms = spread_ms
+
+    def there(self, draw: int) -> int:
+        """ms until what is sent arrives."""
+        return self.base_ms + (draw & LATENCY_MASK) * self.spread_ms // (LATENCY_MASK + 1)
+
+    def back(self, draw: int) -> int:
+        """ms until the answer is there, from other bits of the same draw."""
+        detail = draw >> DETAIL_SHIFT & DETAIL_MASK
+        return self.base_ms + detail * self.spread_ms // (DETAIL_MASK + 1)
+
+
 class Dice:
     """Draws of the world's services: (site, identity of the payload, attempt)."""
 

@@ -18,8 +18,8 @@ from qim.sim.oracle import Oracle
 
 if TYPE_CHECKING:
     from qim.sim.localstore import Device
-    from qim.sim.log import Partition
     from qim.sim.node import Host
+    from qim.sim.partition import Partition
     from qim.sim.scene import Scene
 
 VIOLATIONS_MAX = 200

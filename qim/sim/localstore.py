@@ -33,7 +33,7 @@ from qim.core.ports.local_store import (
     SavePush,
     SaveState,
 )
-from qim.sim.choice import LATENCY_MASK, TIEBREAK_SHIFT
+from qim.sim.choice import TIEBREAK_SHIFT, Way
 from qim.sim.local_rows import LocalRows
 from qim.sim.node import Host
 from qim.sim.sites import LOCAL
@@ -41,7 +41,7 @@ from qim.sim.sites import LOCAL
 if TYPE_CHECKING:
     from qim.sim.world import World
 
-FSYNC_SPREAD_MS: Final = 3
+FSYNC: Final = Way(base_ms=1, spread_ms=3)
 LocalHeard = Callable[["Device", LocalStoreRequest, LocalStoreReply], None]
 
 
@@ -88,10 +88,9 @@ class Device:
         world = self.world
         traces = getattr(effect, "traces", ())
         draw = world.dice.draw(LOCAL[type(effect)], traces[0] if traces else host.identity)
-        arrival = world.now + 1 + (draw & LATENCY_MASK) * FSYNC_SPREAD_MS // (LATENCY_MASK + 1)
-        place = max(host.lanes.get("local", (0, 0)), (arrival, draw >> TIEBREAK_SHIFT))
-        host.lanes["local"] = place
-        world.at(place[0], place[1], self._arrive, (host, effect))
+        arrival = world.now + FSYNC.there(draw)
+        at, order = host.in_line("local", arrival, draw >> TIEBREAK_SHIFT)
+        world.at(at, order, self._arrive, (host, effect))
 
     def _arrive(self, payload: tuple[Host, LocalStoreRequest]) -> None:
         host, effect = payload

@@ -1,11 +1,12 @@
-"""The logs' fake: partitions with leaders, append outcomes nobody can tell apart, retention, topic identity.
+"""The logs' fake: partitions with leaders, append outcomes nobody can tell apart, fetches that wait, what faults do.
 
 ``Unknown`` of an append means appended, not, or LATER: long after every time-out, crash and lease change; that is what the
 outbox's barrier and the dispatch log's claims are for. Appends of one partition by one process keep their order.
 """
 
-from itertools import islice
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from qim.core.contract.entities import MessageKind
 from qim.core.contract.hashing import H
@@ -25,18 +26,11 @@ from qim.core.ports.log import (
     Topic,
 )
 from qim.core.ports.registry import Resource, Role
-from qim.core.position import is_other
-from qim.sim.choice import (
-    DETAIL_MASK,
-    DETAIL_SHIFT,
-    FAULT_MASK,
-    FAULT_SHIFT,
-    LATENCY_MASK,
-    TIEBREAK_SHIFT,
-)
+from qim.sim.choice import DETAIL_MASK, DETAIL_SHIFT, TIEBREAK_SHIFT, Way, fault_level
 from qim.sim.clock import Curve
-from qim.sim.network import ODDS, Cuts
+from qim.sim.network import Cuts
 from qim.sim.node import Host
+from qim.sim.partition import Partition as Partition
 from qim.sim.sites import LOG, LOG_LATE
 
 if TYPE_CHECKING:
@@ -44,7 +38,7 @@ if TYPE_CHECKING:
 
     from qim.sim.world import World
 
-    Heard = Callable[["Partition", Host, Append, tuple[StoredRecord, ...]], None]
+    Heard = Callable[[Partition, Host, Append, tuple[StoredRecord, ...]], None]
 
 APPEND_TIMEOUT_MS: Final = 3_000
 LATE_MAX_MS: Final = 25_000
@@ -56,79 +50,17 @@ _ROLE_OF: Final = {
 }
 
 
-class Partition:
-    """Records from ``start`` to ``end``; ``base`` is the first offset this creation of the topic ever had."""
-
-    __slots__ = (
-        "base", "gone", "leaderless_until", "number", "records", "stalled_until", "start", "topic", "topic_id", "waiters",
-    )  # fmt: skip
-
-    def __init__(self, topic: Topic, number: int, base: int, topic_id: bytes) -> None:
-        self.topic = topic
-        self.number = number
-        self.base = base
-        self.start = base
-        self.topic_id = topic_id
-        self.records: list[StoredRecord] = []
-        self.gone: dict[int, None] = {}
-        """Offsets that compaction took: holes for a reader."""
-        self.leaderless_until = 0
-        self.stalled_until = 0
-        self.waiters: list[tuple[Host, Fetch, int]] = []
-
-    @property
-    def end(self) -> int:
-        return self.base + len(self.records)
-
-    def slice(self, offset: int, limit: int, bytes_max: int) -> tuple[StoredRecord, ...]:
-        """At least one record if there is one."""
-        taken: list[StoredRecord] = []
-        size = 0
-        at = offset - self.base
-        for record in (
-            islice(self.records, at, None) if self.gone else self.records[at : at + limit]
-        ):
-            if record.offset in self.gone:
-                continue
-            if len(taken) == limit:
-                break
-            size += len(record.value) + len(record.key)
-            if taken and size > bytes_max:
-                break
-            taken.append(record)
-        return tuple(taken)
-
-    def differs(self, offset: int, before: bytes) -> bool:
-        """Another record stands at ``offset - 1`` than the one whose digest is ``before``."""
-        at = offset - 1 - self.base
-        if offset <= self.start or not 0 <= at < len(self.records) or offset - 1 in self.gone:
-            return False
-        return is_other(before, self.records[at])
-
-
-class Rates:
+class Rates(Struct, kw_only=True):
     """Rates of 65,536 for one append (or fetch), while a fault's window is open."""
 
-    __slots__ = (
-        "doubled",
-        "extra_ms",
-        "fetch_failed",
-        "late",
-        "not_appended",
-        "refused",
-        "reply_lost",
-        "short",
-    )
-
-    def __init__(self) -> None:
-        self.reply_lost = 0
-        self.not_appended = 0
-        self.late = 0
-        self.refused = 0
-        self.doubled = 0
-        self.short = 0
-        self.fetch_failed = 0
-        self.extra_ms = 0
+    reply_lost: int = 0
+    not_appended: int = 0
+    late: int = 0
+    refused: int = 0
+    doubled: int = 0
+    short: int = 0
+    fetch_failed: int = 0
+    extra_ms: int = 0
 
 
 class Log:
@@ -143,8 +75,7 @@ class Log:
         self.wall = wall
         self._invalid: set[bytes] = set()  # looked up, never walked
         self.cuts = cuts
-        self.base_ms = base_ms
-        self.spread_ms = spread_ms
+        self.way = Way(base_ms, spread_ms)
         self.partitions: dict[tuple[Topic, int], Partition] = {}
         self.rates = Rates()
         self.rated = False
@@ -153,11 +84,11 @@ class Log:
         self.counts: dict[str, int] = {}
         self.appends = 0
 
-    def create(self, topic: Topic, count: int, base: int, generation: int = 1) -> None:
-        """A topic with ``count`` partitions whose first offset is ``base``."""
+    def create(self, topic: Topic, count: int, start: int) -> None:
+        """A topic with ``count`` partitions whose first offset is ``start``."""
         for number in range(count):
-            topic_id = H("qim.sim.topic", topic.value, generation)
-            self.partitions[topic, number] = Partition(topic, number, base, topic_id)
+            topic_id = _identity(topic, 1)
+            self.partitions[topic, number] = Partition(topic, number, start, topic_id)
 
     # ------------------------------------------------------------ routes
 
@@ -173,7 +104,7 @@ class Log:
             world.at(world.now, 0, host.take, Failed(op=effect.op, why=FailReason.LEASE_LOST))
             return
         tiebreak = draw >> TIEBREAK_SHIFT
-        arrival = world.now + self._delay(draw) + host.node.slow_ms
+        arrival = world.now + self.way.there(draw) + host.node.slow_ms
         fate = "appended"
         if self.rated:
             arrival += self.rates.extra_ms
@@ -182,29 +113,25 @@ class Log:
                 self._late(host, effect, tiebreak)
                 return
         lane = (self.name, effect.topic, effect.partition)
-        place = (arrival, tiebreak)
-        last = host.lanes.get(lane)
-        if last is not None and last > place:
-            place = last
-        host.lanes[lane] = place
-        world.at(place[0], place[1], self._arrive, (host, effect, draw, world.now, fate))
+        at, order = host.in_line(lane, arrival, tiebreak)
+        world.at(at, order, self._arrive, (host, effect, draw, world.now, fate))
 
     def fetch(self, host: Host, effect: Fetch) -> None:
         """Records at once if there are any, else when they come, else none after wait_ms."""
         draw = self.world.dice.draw(LOG[Fetch] ^ effect.partition, host.identity)
-        arrival = self.world.now + self._delay(draw) + host.node.slow_ms
+        arrival = self.world.now + self.way.there(draw) + host.node.slow_ms
         self.world.at(arrival, draw >> TIEBREAK_SHIFT, self._fetch_arrives, (host, effect, draw))
 
     def read_ends(self, host: Host, effect: ReadEnds) -> None:
         """Topic id, start and end as of the arrival."""
         draw = self.world.dice.draw(LOG[ReadEnds] ^ effect.partition, host.identity)
-        arrival = self.world.now + self._delay(draw) + host.node.slow_ms
+        arrival = self.world.now + self.way.there(draw) + host.node.slow_ms
         self.world.at(arrival, draw >> TIEBREAK_SHIFT, self._ends_arrive, (host, effect, draw))
 
     # ------------------------------------------------------------ appends
 
     def _fate(self, draw: int, effect: Append) -> str:
-        level = ODDS - 1 - (draw >> FAULT_SHIFT & FAULT_MASK)
+        level = fault_level(draw)
         rates = self.rates
         for fate, rate in (
             ("late", rates.late),
@@ -259,7 +186,7 @@ class Log:
             return
         refused = self._refusal(effect, fate)
         if refused is not None:
-            world.at(now + self._reply_delay(draw), 0, host.take, refused)
+            world.at(now + self.way.back(draw), 0, host.take, refused)
             return
         stored = self._store(partition, host, effect)
         if fate == "doubled":
@@ -269,18 +196,14 @@ class Log:
         if fate == "reply_lost" or (self.cuts and self.cuts.between(self.name, host.node.name)):
             world.at(give_up, 0, host.take, Unknown(op=effect.op))
             return
-        place = (now + self._reply_delay(draw), draw >> TIEBREAK_SHIFT)
         lane = (self.name, effect.topic, effect.partition, "reply")
-        last = host.lanes.get(lane)
-        if last is not None and last > place:
-            place = last
-        host.lanes[lane] = place
+        at, order = host.in_line(lane, now + self.way.back(draw), draw >> TIEBREAK_SHIFT)
         answer = Appended(
             op=effect.op,
             offsets=tuple(record.offset for record in stored),
             append_time=stored[0].append_time,
         )
-        world.at(place[0], place[1], host.take, answer)
+        world.at(at, order, host.take, answer)
 
     def _refusal(self, effect: Append, fate: str) -> AppendRefused | None:
         for index, record in enumerate(effect.records):
@@ -365,14 +288,14 @@ class Log:
             end=partition.end,
             other_record=other,
         )
-        self.world.at(self.world.now + self._reply_delay(draw), 0, host.take, answer)
+        self.world.at(self.world.now + self.way.back(draw), 0, host.take, answer)
         return True
 
     def _answer_fetch(self, partition: Partition, host: Host, effect: Fetch, draw: int) -> None:
         if host.dead or self._outside(partition, host, effect, draw):
             return
         limit = effect.limit
-        if self.rated and ODDS - 1 - (draw >> FAULT_SHIFT & FAULT_MASK) < self.rates.short:
+        if self.rated and fault_level(draw) < self.rates.short:
             self._count("log.short_fetch")
             limit = 1
         records = partition.slice(effect.offset, limit, effect.bytes_max)
@@ -384,7 +307,7 @@ class Log:
             records=records,
         )
         self.world.at(
-            self.world.now + self._reply_delay(draw), draw >> TIEBREAK_SHIFT, host.take, answer
+            self.world.now + self.way.back(draw), draw >> TIEBREAK_SHIFT, host.take, answer
         )
 
     def _ends_arrive(self, payload: tuple[Host, ReadEnds, int]) -> None:
@@ -396,7 +319,7 @@ class Log:
             op=effect.op, topic_id=partition.topic_id, start=partition.start, end=partition.end
         )
         self.world.at(
-            self.world.now + self._reply_delay(draw), draw >> TIEBREAK_SHIFT, host.take, answer
+            self.world.now + self.way.back(draw), draw >> TIEBREAK_SHIFT, host.take, answer
         )
 
     def _unreadable(
@@ -427,33 +350,20 @@ class Log:
 
     def retain(self, partition: Partition, start: int) -> None:
         """Retention moves the start up, to the end at most."""
-        start = min(max(start, partition.start), partition.end)
-        if start > partition.start:
+        if partition.retain(start):
             self._count("log.retention")
-        partition.start = start
-        drop = start - partition.base
-        if drop > 0:
-            del partition.records[:drop]
-            partition.base = start
-            partition.gone = {offset: None for offset in partition.gone if offset >= start}
 
     def compact(self, partition: Partition, before: int) -> None:
         """Of the records below ``before`` all go that a later one of them supersedes; a reader sees holes."""
-        last = {record.key: record.offset for record in partition.records if record.offset < before}
-        for record in partition.records:
-            if record.offset < last.get(record.key, 0) and record.offset not in partition.gone:
-                partition.gone[record.offset] = None
-                self._count("log.compacted")
+        for _ in range(partition.compact(before)):
+            self._count("log.compacted")
 
     def lose_tail(self, partition: Partition, count: int, *, refill: bool) -> None:
         """The last records are gone, acknowledged ones too. ``refill``: late copies that mean nothing stand there at once."""
-        keep = max(partition.start, partition.end - count) - partition.base
-        lost = partition.records[keep:]
+        lost = partition.cut(count)
         if not lost:
             return
         self._count("log.tail_lost")
-        del partition.records[keep:]
-        partition.gone = {offset: None for offset in partition.gone if offset < partition.end}
         if refill:
             first = partition.records[0] if partition.records else lost[0]
             value = barrier_value(1) if partition.topic is Topic.OUTBOX else first.value
@@ -465,22 +375,16 @@ class Log:
     def recreate(self, partition: Partition, generation: int) -> None:
         """The topic is another one: new identity, empty, offsets from 0 again."""
         self._count("log.recreated")
-        partition.topic_id = H("qim.sim.topic", partition.topic.value, generation)
-        partition.records = []
-        partition.gone = {}
-        partition.base = partition.start = 0
+        partition.recreate(_identity(partition.topic, generation))
 
     # ------------------------------------------------------------ inside
 
-    def _delay(self, draw: int) -> int:
-        return self.base_ms + (draw & LATENCY_MASK) * self.spread_ms // (LATENCY_MASK + 1)
-
-    def _reply_delay(self, draw: int) -> int:
-        detail = draw >> DETAIL_SHIFT & DETAIL_MASK
-        return self.base_ms + detail * self.spread_ms // (DETAIL_MASK + 1)
-
     def _count(self, name: str) -> None:
         self.counts[name] = self.counts.get(name, 0) + 1
+
+
+def _identity(topic: Topic, generation: int) -> bytes:
+    return H("qim.sim.topic", topic.value, generation)
 
 
 def _message_of(record: LogRecord) -> bytes:

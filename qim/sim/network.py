@@ -4,26 +4,16 @@ What may happen to a message: latency, loss, a double, a second connection that 
 Nothing is owed for a Send (ports/network.py).
 """
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from qim.core.contract.rpc import decode_message, encode_message
 from qim.core.ports.network import Received, Send
-from qim.sim.choice import (
-    DETAIL_MASK,
-    DETAIL_SHIFT,
-    FAULT_MASK,
-    FAULT_SHIFT,
-    LATENCY_MASK,
-    TIEBREAK_SHIFT,
-)
+from qim.sim.choice import DETAIL_MASK, DETAIL_SHIFT, TIEBREAK_SHIFT, Way, fault_level
 from qim.sim.node import Host
 from qim.sim.sites import RPC, RPC_REPEAT
 
 if TYPE_CHECKING:
     from qim.sim.world import World
-
-ODDS: Final = 1 << 16
-"""A rate is so many of 65,536."""
 
 
 class Trouble:
@@ -73,8 +63,7 @@ class Network:
 
     def __init__(self, world: "World", *, base_ms: int, spread_ms: int) -> None:
         self.world = world
-        self.base_ms = base_ms
-        self.spread_ms = spread_ms
+        self.way = Way(base_ms, spread_ms)
         self.cuts = Cuts()
         self.troubles: list[Trouble] = []
         self.addresses: dict[str, Host] = {}
@@ -90,9 +79,8 @@ class Network:
         draw = world.dice.draw(RPC[type(message)], identity)
         source = host.node.name
         world.trace.entries.append((world.now, source, effect.address, data))
-        delay = self.base_ms + (draw & LATENCY_MASK) * self.spread_ms // (LATENCY_MASK + 1)
         tiebreak = draw >> TIEBREAK_SHIFT
-        arrival = world.now + delay + host.node.slow_ms
+        arrival = world.now + self.way.there(draw) + host.node.slow_ms
         payload = (source, effect.address, data)
         if self.troubles:
             arrival, lane_kept = self._trouble(draw, arrival, tiebreak, payload, identity)
@@ -101,25 +89,19 @@ class Network:
             if not lane_kept:
                 world.at(arrival, tiebreak, self._arrive, payload)
                 return
-        lanes = host.lanes
-        last = lanes.get(effect.address)
-        if last is not None and last > (arrival, tiebreak):
-            arrival, tiebreak = last
-        lanes[effect.address] = (arrival, tiebreak)
-        world.at(arrival, tiebreak, self._arrive, payload)
+        at, order = host.in_line(effect.address, arrival, tiebreak)
+        world.at(at, order, self._arrive, payload)
 
     def _trouble(
         self, draw: int, arrival: int, tiebreak: int, payload: tuple[str, str, bytes], identity: int
     ) -> tuple[int, bool]:
         """(arrival or -1 for lost, whether the connection's order holds)."""
-        gate = draw >> FAULT_SHIFT & FAULT_MASK
         detail = draw >> DETAIL_SHIFT & DETAIL_MASK
         for trouble in self.troubles:
             if not trouble.concerns(payload[0], payload[1]):
                 continue
             arrival += trouble.extra_ms
-            # The benign draw (all zero) must hit no gate, so gates are counted from the top.
-            level = ODDS - 1 - gate
+            level = fault_level(draw)
             if level < trouble.drop:
                 self._count("network.drop")
                 return -1, True

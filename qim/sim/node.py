@@ -179,6 +179,14 @@ class Host:
             self.queued = True
             self.world.ready.append(self)
 
+    def in_line(self, lane: Any, at: int, tiebreak: int) -> tuple[int, int]:
+        """When it gets there, if nothing of ``lane`` that this process sent before may come after it."""
+        place, last = (at, tiebreak), self.lanes.get(lane)
+        if last is not None and last > place:
+            return last
+        self.lanes[lane] = place
+        return place
+
     def tick(self, due: int) -> None:
         """A deadline has come; an outdated one only costs a look."""
         if self._timer_at == due and not self.dead:

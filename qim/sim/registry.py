@@ -31,15 +31,8 @@ from qim.core.ports.registry import (
     Resource,
     Role,
 )
-from qim.sim.choice import (
-    DETAIL_MASK,
-    DETAIL_SHIFT,
-    FAULT_MASK,
-    FAULT_SHIFT,
-    LATENCY_MASK,
-    TIEBREAK_SHIFT,
-)
-from qim.sim.network import ODDS, Cuts
+from qim.sim.choice import TIEBREAK_SHIFT, Way, fault_level
+from qim.sim.network import Cuts
 from qim.sim.node import Host
 from qim.sim.sites import REGISTRY
 
@@ -73,8 +66,7 @@ class Registry:
         self.world = world
         self.cuts = cuts
         self.first_epoch = first_epoch
-        self.base_ms = base_ms
-        self.spread_ms = spread_ms
+        self.way = Way(base_ms, spread_ms)
         self.leases: dict[Resource, Leased] = {}
         self.announced: dict[tuple[Role, str], int] = {}
         self.reply_lost = 0
@@ -85,8 +77,7 @@ class Registry:
         """One completion comes back."""
         world = self.world
         draw = world.dice.draw(REGISTRY[type(effect)], host.identity)
-        delay = self.base_ms + (draw & LATENCY_MASK) * self.spread_ms // (LATENCY_MASK + 1)
-        arrival = world.now + delay + host.node.slow_ms
+        arrival = world.now + self.way.there(draw) + host.node.slow_ms
         world.at(arrival, draw >> TIEBREAK_SHIFT, self._arrive, (host, effect, draw, world.now))
 
     def _arrive(self, payload: tuple[Host, RegistryRequest, int, int]) -> None:
@@ -98,14 +89,12 @@ class Registry:
             world.at(sent + REPLY_TIMEOUT_MS, 0, host.take, failed)
             return
         answer = self._apply(host, effect)
-        lost = ODDS - 1 - (draw >> FAULT_SHIFT & FAULT_MASK) < self.reply_lost
+        lost = fault_level(draw) < self.reply_lost
         if lost or (self.cuts and self.cuts.between(self.name, host.node.name)):
             self._count("registry.reply_lost")
             world.at(sent + REPLY_TIMEOUT_MS, 0, host.take, Unknown(op=effect.op))
             return
-        detail = draw >> DETAIL_SHIFT & DETAIL_MASK
-        delay = self.base_ms + detail * self.spread_ms // (DETAIL_MASK + 1)
-        world.at(world.now + delay, draw >> TIEBREAK_SHIFT, host.take, answer)
+        world.at(world.now + self.way.back(draw), draw >> TIEBREAK_SHIFT, host.take, answer)
 
     def _apply(self, host: Host, effect: RegistryRequest) -> RegistryReply:
         kind = type(effect)

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import Struct
+
 from qim.adapters.redis.codec import decode, encode, run_id_named, too_large
 from qim.core.audit.tenure import COVERAGE
 from qim.core.ports.completion import Failed, FailReason, Fenced, StoreReset, StoreRole, Unknown
@@ -26,16 +28,9 @@ from qim.core.ports.store_mailbox import (
     RefreshPresence,
 )
 from qim.core.ports.store_message import OpenShard, OpenSource
-from qim.sim.choice import (
-    DETAIL_MASK,
-    DETAIL_SHIFT,
-    FAULT_MASK,
-    FAULT_SHIFT,
-    LATENCY_MASK,
-    TIEBREAK_SHIFT,
-)
+from qim.sim.choice import TIEBREAK_SHIFT, Way, fault_level
 from qim.sim.keyspace import Keyspace, ScriptError
-from qim.sim.network import ODDS, Cuts
+from qim.sim.network import Cuts
 from qim.sim.node import Host
 from qim.sim.sites import STORE, STORE_LATE
 
@@ -53,17 +48,14 @@ Completed = StoreReply | Failed | Unknown | Fenced | StoreReset
 Heard = Callable[[Host, StoreRequest, Completed], None]
 
 
-class Rates:
+class Rates(Struct, kw_only=True):
     """Rates of 65,536 for one request, while a fault's window is open."""
 
-    __slots__ = ("extra_ms", "late", "refused", "reply_lost", "unreachable")
-
-    def __init__(self) -> None:
-        self.reply_lost = 0
-        self.late = 0
-        self.refused = 0
-        self.unreachable = 0
-        self.extra_ms = 0
+    reply_lost: int = 0
+    late: int = 0
+    refused: int = 0
+    unreachable: int = 0
+    extra_ms: int = 0
 
 
 class Store:
@@ -85,8 +77,7 @@ class Store:
         self.keyspace = keyspace
         self.roles = roles
         self.cuts = cuts
-        self.base_ms = base_ms
-        self.spread_ms = spread_ms
+        self.way = Way(base_ms, spread_ms)
         self.run_number = 1
         self.incarnation_number = 1
         """Changes with the run and with FLUSHALL."""
@@ -119,9 +110,8 @@ class Store:
             world.at(world.now, 0, host.take, Failed(op=effect.op, why=FailReason.LEASE_LOST))
             return
         tiebreak = draw >> TIEBREAK_SHIFT
-        delay = self.base_ms + (draw & LATENCY_MASK) * self.spread_ms // (LATENCY_MASK + 1)
-        arrival = world.now + delay + host.node.slow_ms
-        level = ODDS - 1 - (draw >> FAULT_SHIFT & FAULT_MASK)
+        arrival = world.now + self.way.there(draw) + host.node.slow_ms
+        level = fault_level(draw)
         rates = self.rates
         lost = False
         if self.rated:
@@ -142,17 +132,9 @@ class Store:
             level -= rates.refused
             lost = 0 <= level < rates.reply_lost
         lane = (self.name, kind.lane(effect))
-        last = host.lanes.get(lane)
-        place = (arrival, tiebreak)
-        if last is not None and last > place:
-            place = last
-        host.lanes[lane] = place
-        world.at(
-            place[0],
-            place[1],
-            self._arrive,
-            (host, effect, draw, world.now, self.run_number, lost, lane),
-        )
+        at, order = host.in_line(lane, arrival, tiebreak)
+        payload = (host, effect, draw, world.now, self.run_number, lost, lane)
+        world.at(at, order, self._arrive, payload)
 
     def _late(self, host: Host, effect: StoreRequest, tiebreak: int) -> None:
         """The caller gives up first, and the server applies it some time after: on a connection nobody reads."""
@@ -199,16 +181,8 @@ class Store:
             self._count("store.reply_lost")
             world.at(give_up, 0, host.take, Unknown(op=effect.op))
             return
-        delay = self.base_ms + (draw >> DETAIL_SHIFT & DETAIL_MASK) * self.spread_ms // (
-            DETAIL_MASK + 1
-        )
-        place = (now + delay, draw >> TIEBREAK_SHIFT)
-        reply_lane = (lane, "reply")
-        last = host.lanes.get(reply_lane)
-        if last is not None and last > place:
-            place = last
-        host.lanes[reply_lane] = place
-        world.at(place[0], place[1], host.take, answer)
+        at, order = host.in_line((lane, "reply"), now + self.way.back(draw), draw >> TIEBREAK_SHIFT)
+        world.at(at, order, host.take, answer)
 
     def _apply_late(self, payload: tuple[Host, StoreRequest, int]) -> None:
         host, effect, run_number = payload
@@ -276,7 +250,7 @@ class Store:
         self.down_until = self.world.now + down_ms
         for host in self.hosts:
             if not host.dead:
-                self._tell(host, self.down_until + 1 + self.base_ms)
+                self._tell(host, self.down_until + 1 + self.way.base_ms)
 
     def flush_all(self) -> None:
         """FLUSHALL: the run_id and every connection stay."""
@@ -289,7 +263,7 @@ class Store:
         self._count("store.reconnected")
         for host in self.hosts:
             if not host.dead:
-                self._tell(host, self.world.now + 1 + self.base_ms)
+                self._tell(host, self.world.now + 1 + self.way.base_ms)
 
     def forget_scripts(self) -> None:
         """SCRIPT FLUSH: the next call of each script is answered NOSCRIPT, loaded, and sent again."""

@@ -19,15 +19,8 @@ from qim.core.ports.sockets import (
     SocketClosed,
     Write,
 )
-from qim.sim.choice import (
-    DETAIL_MASK,
-    DETAIL_SHIFT,
-    FAULT_MASK,
-    FAULT_SHIFT,
-    LATENCY_MASK,
-    TIEBREAK_SHIFT,
-)
-from qim.sim.network import ODDS, Network
+from qim.sim.choice import DETAIL_MASK, DETAIL_SHIFT, TIEBREAK_SHIFT, Way, fault_level
+from qim.sim.network import Network
 from qim.sim.node import Host
 from qim.sim.sites import SOCKET, SOCKET_DIAL
 
@@ -128,8 +121,7 @@ class Streams:
     def __init__(self, world: "World", network: Network, *, base_ms: int, spread_ms: int) -> None:
         self.world = world
         self.network = network
-        self.base_ms = base_ms
-        self.spread_ms = spread_ms
+        self.way = Way(base_ms, spread_ms)
         self.reset_odds = 0
         self.split_odds = 0
         self.ends: list[End] = []
@@ -141,7 +133,7 @@ class Streams:
     def dial(self, host: Host, effect: Dial) -> None:
         """Open a stream; SocketClosed if nobody listens there."""
         draw = self.world.dice.draw(SOCKET_DIAL, host.identity)
-        arrival = self.world.now + self._delay(draw)
+        arrival = self.world.now + self.way.there(draw)
         self.world.at(arrival, draw >> TIEBREAK_SHIFT, self._dialed, (host, effect))
 
     def write(self, host: Host, effect: Write) -> None:
@@ -158,7 +150,7 @@ class Streams:
         other.queued += len(data)
         if other.queued > KERNEL_BUFFER_BYTES:
             end.backlog(other.queued)
-        level = ODDS - 1 - (draw >> FAULT_SHIFT & FAULT_MASK)
+        level = fault_level(draw)
         if level < self.reset_odds:
             cut = (draw >> DETAIL_SHIFT & DETAIL_MASK) % (len(data) + 1)
             self._count("socket.reset")
@@ -221,13 +213,10 @@ class Streams:
     # ------------------------------------------------------------ inside
 
     def _travel(self, end: End, data: bytes | None, draw: int, *, later_ms: int = 0) -> None:
-        arrival = self.world.now + self._delay(draw) + later_ms
+        arrival = self.world.now + self.way.there(draw) + later_ms
         place = max(end.last, (arrival, draw >> TIEBREAK_SHIFT))
         end.last = place
         self.world.at(place[0], place[1], end.arrive, data)
-
-    def _delay(self, draw: int) -> int:
-        return self.base_ms + (draw & LATENCY_MASK) * self.spread_ms // (LATENCY_MASK + 1)
 
     def _dialed(self, payload: tuple[Host, Dial]) -> None:
         host, effect = payload

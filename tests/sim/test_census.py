@@ -19,7 +19,7 @@ from qim.sim.faults import (
     TopicRecreated,
 )
 from qim.sim.generate import generate
-from qim.sim.log import Partition
+from qim.sim.partition import Partition
 from qim.sim.plan import PROFILES
 from qim.sim.run import run
 from qim.sim.scene import Kit

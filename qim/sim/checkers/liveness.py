@@ -113,7 +113,7 @@ def owed_by_services(scene: "Scene") -> list[tuple[str, str, str, bytes]]:
     for number in range(scene.plan.topology.shards):
         partition = scene.log.partitions[Topic.DISPATCH, number]
         shown: Any = boxes.ask(ReadShardState(op=0, shard=number))
-        if partition.end == partition.base:
+        if partition.end == partition.start:
             continue
         last = mailbox_seq(1, partition.end - 1)
         at = shown.min_watermark if isinstance(shown, ShardStateRead) else before_first(1, 0)
@@ -129,7 +129,7 @@ def _owed_by_sessions(scene: "Scene") -> list[tuple[str, str, str, bytes]]:
         reached = scene.history.projected.get(number, (-1, -1))
         for topic, at in zip((Topic.DISPATCH, Topic.USER_STATE), reached, strict=True):
             partition = scene.log.partitions[topic, number]
-            if partition.end != partition.base and at != partition.end:
+            if partition.end != partition.start and at != partition.end:
                 text = f"shard {number}, {topic}: {at} of {partition.end}"
                 owed.append(("session_at_end", "session", text, b""))
     return owed

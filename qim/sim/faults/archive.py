@@ -7,7 +7,7 @@ from qim.core.ports.completion import StoreRole
 from qim.core.ports.log import Topic
 from qim.core.ports.store_history import ArchivePositionRead, ReadArchivePosition
 from qim.core.ports.store_message import ReadSource, SourceRead
-from qim.sim.faults.kind import FaultBase
+from qim.sim.faults.kind import FaultBase, open_window
 
 if TYPE_CHECKING:
     from qim.sim.scene import Scene
@@ -24,21 +24,7 @@ class ArchiveRates(FaultBase, frozen=True, kw_only=True, gc=False, tag="archive_
     extra_ms: int = 0
 
     def begin(self, scene: "Scene") -> Callable[[], None]:
-        archive = scene.archive
-        rates = archive.rates
-
-        def change(sign: int) -> None:
-            rates.reply_lost += sign * self.reply_lost
-            rates.late += sign * self.late
-            rates.partial += sign * self.partial
-            rates.unreachable += sign * self.unreachable
-            rates.stale += sign * self.stale
-            rates.extra_ms += sign * self.extra_ms
-            archive.rated_windows += sign
-            archive.rated = archive.rated_windows > 0
-
-        change(1)
-        return lambda: change(-1)
+        return open_window(scene.archive, self)
 
 
 class OutboxTrimmed(FaultBase, frozen=True, kw_only=True, gc=False, tag="outbox_trimmed"):

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from qim.core.contract.invariants import Invariant
 from qim.core.ports.log import Topic
-from qim.sim.faults.kind import FaultBase
+from qim.sim.faults.kind import FaultBase, open_window
 
 if TYPE_CHECKING:
     from qim.sim.scene import Scene
@@ -24,22 +24,7 @@ class LogRates(FaultBase, frozen=True, kw_only=True, gc=False, tag="log_rates"):
     extra_ms: int = 0
 
     def begin(self, scene: "Scene") -> Callable[[], None]:
-        log, rates = scene.log, scene.log.rates
-
-        def change(sign: int) -> None:
-            rates.reply_lost += sign * self.reply_lost
-            rates.not_appended += sign * self.not_appended
-            rates.late += sign * self.late
-            rates.refused += sign * self.refused
-            rates.doubled += sign * self.doubled
-            rates.short += sign * self.short
-            rates.fetch_failed += sign * self.fetch_failed
-            rates.extra_ms += sign * self.extra_ms
-            log.rated_windows += sign
-            log.rated = log.rated_windows > 0
-
-        change(1)
-        return lambda: change(-1)
+        return open_window(scene.log, self)
 
 
 class LeaderChange(FaultBase, frozen=True, kw_only=True, gc=False, tag="leader_change"):

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from qim.sim.faults.kind import FaultBase
+from qim.sim.faults.kind import FaultBase, open_window
 
 if TYPE_CHECKING:
     from qim.sim.scene import Scene
@@ -20,20 +20,7 @@ class StoreRates(FaultBase, frozen=True, kw_only=True, gc=False, tag="store_rate
     extra_ms: int = 0
 
     def begin(self, scene: "Scene") -> Callable[[], None]:
-        store = scene.store(self.store)
-        rates = store.rates
-
-        def change(sign: int) -> None:
-            rates.reply_lost += sign * self.reply_lost
-            rates.late += sign * self.late
-            rates.unreachable += sign * self.unreachable
-            rates.refused += sign * self.refused
-            rates.extra_ms += sign * self.extra_ms
-            store.rated_windows += sign
-            store.rated = store.rated_windows > 0
-
-        change(1)
-        return lambda: change(-1)
+        return open_window(scene.store(self.store), self)
 
 
 class StoreStall(FaultBase, frozen=True, kw_only=True, gc=False, tag="store_stall"):

@@ -58,7 +58,7 @@ def test_a_tail_comes_back_once_and_behind_where_it_stood(world: World, records:
     done = world.carry_out(repairing(world, number).applied())
     assert done.republished == lost - len(plan.unreadable)
     assert sorted(message_ids(world, number)) == sorted(before)
-    behind = partition.records[stood - partition.base :]
+    behind = partition.records[stood - partition.start :]
     assert all(isinstance(read_outbox(one.value), Outboxed) for one in behind)
     assert world.carry_out(repairing(world, number).applied()).nothing(), "once is enough"
     report = world.audit()
