@@ -8,7 +8,12 @@ from typing import Final
 
 from msgspec import Struct
 
-from qim.core.contract.entities import ConversationKind, GroupDispatch, MessageRecord
+from qim.core.contract.entities import (
+    ConversationKind,
+    GroupDispatch,
+    MembershipOp,
+    MessageRecord,
+)
 from qim.core.contract.ids import dispatch_id
 from qim.core.contract.logvalue import (
     Barrier,
@@ -49,6 +54,7 @@ class Entry(Struct, frozen=True, kw_only=True, gc=False):
 
 
 NOBODY: Final[tuple[int, ...]] = ()
+JOINING: Final = (MembershipOp.CREATE, MembershipOp.ADD)
 
 
 class Oracle:
@@ -120,7 +126,7 @@ class Oracle:
         versions = self.versions.setdefault(record.conversation_id, {})
         before = versions.get(delta.previous_version, NOBODY)
         users = delta.users
-        after = (*before, *users) if delta.op in (1, 2) else [u for u in before if u not in users]
+        after = (*before, *users) if delta.op in JOINING else [u for u in before if u not in users]
         versions[delta.version] = tuple(sorted(dict.fromkeys(after)))
 
     def audience(self, record: MessageRecord) -> tuple[int, ...]:

@@ -27,6 +27,17 @@ class Topology(Struct, frozen=True, kw_only=True, gc=False):
     sessions: int = 1
     archivers: int = 1
 
+    def processes(self) -> tuple[tuple[str, int], ...]:
+        """(role, how many), in the order in which they start."""
+        return (
+            ("writer", self.writers),
+            ("fanout", self.fanouts),
+            ("mailbox", self.mailboxes),
+            ("session", self.sessions),
+            ("archiver", self.archivers),
+            ("gateway", self.gateways),
+        )
+
 
 class Beginnings(Struct, frozen=True, kw_only=True, gc=False):
     """Where counters start: near 2^31, 2^48 and 2^53 where that is legal. Clocks: ms a clock shows at world time 0."""
@@ -89,7 +100,7 @@ class Send(Struct, frozen=True, kw_only=True, gc=False, tag="send"):
 
 
 class ChangeGroup(Struct, frozen=True, kw_only=True, gc=False, tag="group"):
-    """CREATE (1), ADD (2), REMOVE (3), LEAVE (4) on group number ``group``."""
+    """A MembershipOp on group number ``group``."""
 
     at_ms: int
     device: int
@@ -113,8 +124,12 @@ class Disconnect(Struct, frozen=True, kw_only=True, gc=False, tag="disconnect"):
     device: int
 
 
+QUERY_HISTORY: Final = 1
+QUERY_MEMBERS: Final = 2
+
+
 class Query(Struct, frozen=True, kw_only=True, gc=False, tag="query"):
-    """Ask for history (kind 1) or members (kind 2) of a group or peer conversation."""
+    """Ask for history or members (``kind``) of a group or peer conversation."""
 
     at_ms: int
     device: int
@@ -146,7 +161,7 @@ class SetState(Struct, frozen=True, kw_only=True, gc=False, tag="set_state"):
 
 
 class Overlay(Struct, frozen=True, kw_only=True, gc=False, tag="overlay"):
-    """RECALL (4) what the device sent last, or DELETE_FOR_ME (5) the newest message it holds, of a conversation."""
+    """RECALL what the device sent last, or DELETE_FOR_ME the newest message it holds, of a conversation (``kind``)."""
 
     at_ms: int
     device: int

@@ -74,16 +74,7 @@ class Scene:
             world, self.network, base_ms=latency.network_ms, spread_ms=latency.network_spread_ms
         )
         self._clocks = {clock.node: clock for clock in plan.clocks}
-        self.log = Log(
-            world,
-            self._wall("log"),
-            cuts,
-            base_ms=latency.log_ms,
-            spread_ms=latency.log_spread_ms,
-        )
-        self.log.create(Topic.OUTBOX, plan.topology.outbox_partitions, begin.outbox_offset)
-        self.log.create(Topic.DISPATCH, plan.topology.shards, begin.dispatch_offset)
-        self.log.create(Topic.USER_STATE, plan.topology.shards, 0)
+        self.log = self._make_log()
         self.registry = Registry(
             world,
             cuts,
@@ -98,15 +89,7 @@ class Scene:
         self.stores = {role: server for server in self.servers for role in server.roles}
         if begin.outbox_offset:
             self._begin_store(begin.outbox_offset, begin.epoch)
-        self.history = History(plan.topology.shards, lambda: world.now)
-        message_store = self.stores[StoreRole.MESSAGE]
-        self.history.peek = message_store.ask
-        self.history.incarnation = lambda: message_store.incarnation_number
-        _tell_windows(self.history, plan.parameters)
-        self.log.heard = self.history.appended
-        self.archive.heard = self.history.archive
-        for server in self.servers:
-            server.heard = self.history.store
+        self.history = self._make_history()
         self.routes: dict[type, Route] = service_routes(self)
         self.client_routes: dict[str, dict[type, Route]] = {}
         self.nodes: dict[str, Node] = {}
@@ -120,8 +103,8 @@ class Scene:
         self.told: dict[int, Told] = {}
         self._gateway_of: dict[str, int] = {}
         self._down_ms: dict[str, int] = {}
-        for role in ("writer", "fanout", "mailbox", "session", "archiver", "gateway"):
-            for _ in range(getattr(plan.topology, _COUNT_OF[role])):
+        for role, count in plan.topology.processes():
+            for _ in range(count):
                 self.add(role)
         for planned in plan.devices:
             self._add_device(planned.user_id, planned.device_id, planned.gateway)
@@ -131,6 +114,20 @@ class Scene:
             world.at(fault.at_ms, index, self._begin, fault)
 
     # ------------------------------------------------------------ setting up
+
+    def _make_log(self) -> Log:
+        plan, latency = self.plan, self.plan.latency
+        log = Log(
+            self.world,
+            self._wall("log"),
+            self.network.cuts,
+            base_ms=latency.log_ms,
+            spread_ms=latency.log_spread_ms,
+        )
+        log.create(Topic.OUTBOX, plan.topology.outbox_partitions, plan.beginnings.outbox_offset)
+        log.create(Topic.DISPATCH, plan.topology.shards, plan.beginnings.dispatch_offset)
+        log.create(Topic.USER_STATE, plan.topology.shards, 0)
+        return log
 
     def _make_stores(self, kit: Kit) -> list[Store]:
         plan = self.plan
@@ -150,6 +147,19 @@ class Scene:
                 zip(shares, kit.keyspaces(len(shares)), strict=True)
             )
         ]
+
+    def _make_history(self) -> History:
+        """It hears whatever logs, archive and stores do from now on."""
+        world, message_store = self.world, self.stores[StoreRole.MESSAGE]
+        history = History(self.plan.topology.shards, lambda: world.now)
+        history.peek = message_store.ask
+        history.incarnation = lambda: message_store.incarnation_number
+        _tell_windows(history, self.plan.parameters)
+        self.log.heard = history.appended
+        self.archive.heard = history.archive
+        for server in self.servers:
+            server.heard = history.store
+        return history
 
     def _begin_store(self, applied: int, epoch: int) -> None:
         """An outbox that begins late was once applied and archived up to there: what no tail can lose."""
@@ -370,16 +380,6 @@ class Scene:
     def count(self, name: str) -> None:
         """One more of ``name`` in the census."""
         self.counts[name] = self.counts.get(name, 0) + 1
-
-
-_COUNT_OF: Final = {
-    "writer": "writers",
-    "fanout": "fanouts",
-    "mailbox": "mailboxes",
-    "session": "sessions",
-    "archiver": "archivers",
-    "gateway": "gateways",
-}
 
 
 def _tell_windows(history: History, small: Compressed) -> None:

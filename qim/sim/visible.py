@@ -17,7 +17,7 @@ from qim.core.contract.entities import (
     RetentionClass,
 )
 from qim.core.retention import RetentionPolicy, retained_until
-from qim.sim.oracle import Oracle
+from qim.sim.oracle import JOINING, Oracle
 
 WINDOW: Final = 200
 EVER: Final = 2**64 - 1
@@ -210,13 +210,10 @@ def _intervals(records: list[MessageRecord]) -> dict[int, list[tuple[int, int]]]
                 spans.setdefault(user, [(0, EVER)])
         if record.delta is None:
             continue
-        seq, joins = (
-            record.conversation_seq,
-            record.delta.op in (MembershipOp.CREATE, MembershipOp.ADD),
-        )
+        seq = record.conversation_seq
         for user in record.delta.users:
             known = spans.setdefault(user, [])
-            if joins:
+            if record.delta.op in JOINING:
                 known.append((0 if record.delta.op == MembershipOp.CREATE else seq - 1, EVER))
             elif known:
                 known[-1] = (known[-1][0], seq)

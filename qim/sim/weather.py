@@ -1,8 +1,10 @@
 """What a drawn fault may refer to: a world's processes and devices, its times, rates."""
 
+from collections.abc import Callable
 from typing import Final
 
 from qim.sim.draw import Draw
+from qim.sim.faults import Fault
 from qim.sim.plan import DevicePlan, Topology
 
 PERCENT: Final = 655
@@ -20,16 +22,7 @@ class Weather:
         self.span_ms = span_ms
         self.first_ms = draw.pick((15, 300, 300, 600), "first_fault")
         self.services = [
-            f"{role}-{i + 1}"
-            for role, count in (
-                ("writer", topology.writers),
-                ("fanout", topology.fanouts),
-                ("mailbox", topology.mailboxes),
-                ("session", topology.sessions),
-                ("archiver", topology.archivers),
-                ("gateway", topology.gateways),
-            )
-            for i in range(count)
+            f"{role}-{i + 1}" for role, count in topology.processes() for i in range(count)
         ]
         self.clients = [f"client-{d.user_id}-{d.device_id.decode()}" for d in devices]
 
@@ -50,3 +43,7 @@ class Weather:
 
     def rate(self, kind: str, index: int, *, most_percent: int = 30) -> int:
         return PERCENT * self.draw.number(1, most_percent, "fault_rate", kind, index)
+
+
+Maker = Callable[[Weather, int], Fault]
+"""Draws the how-manyth fault of its kind."""

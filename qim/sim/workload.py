@@ -15,7 +15,7 @@ from qim.core.client.vocabulary import (
     StateChanged,
     StateRequested,
 )
-from qim.core.contract.entities import MessageKind
+from qim.core.contract.entities import MembershipOp, MessageKind
 from qim.core.contract.hashing import H
 from qim.core.contract.ids import group_conversation_id, single_conversation_id
 from qim.core.contract.kinds import HistoryDirection, KickReason
@@ -23,6 +23,7 @@ from qim.sim.cast import TENANT
 from qim.sim.localstore import Device
 from qim.sim.node import Node
 from qim.sim.plan import (
+    QUERY_MEMBERS,
     ChangeGroup,
     Connect,
     Disconnect,
@@ -35,12 +36,10 @@ from qim.sim.plan import (
 )
 
 if TYPE_CHECKING:
-    from qim.sim.localstore import Device
     from qim.sim.scene import Scene
 
 AGAIN_MS: Final = 100
 USER_MS: Final = 3_000
-CREATE: Final = 1
 _ALL_BYTES: Final = bytes(range(256))
 
 
@@ -68,7 +67,7 @@ class Workload:
         self.asked: dict[bytes, Send | ChangeGroup | Overlay] = {}
         """client_message_id -> the operation, once a client was told of it."""
         for operation in scene.plan.operations:
-            if isinstance(operation, ChangeGroup) and operation.operation == CREATE:
+            if isinstance(operation, ChangeGroup) and operation.operation == MembershipOp.CREATE:
                 creator = scene.plan.devices[operation.device].user_id
                 self.groups[operation.group] = group_conversation_id(
                     TENANT, creator, client_message_id(operation.number)
@@ -104,24 +103,11 @@ class Workload:
         self.open -= 1
         host = node.hosts[0]
         wall = node.wall.read(self.scene.world.now)
-        user_id = self.scene.devices[name].user_id
         match operation:
             case Send():
                 self._send(operation, node, wall)
             case ChangeGroup():
-                cmid = client_message_id(operation.number)
-                self.asked[cmid] = operation
-                created = operation.operation == CREATE
-                host.take(
-                    GroupChangeRequested(
-                        client_message_id=cmid,
-                        operation=operation.operation,
-                        conversation_id=None if created else self.groups[operation.group],
-                        members=operation.users,
-                        name=f"group {operation.group}" if created else "",
-                        wall=wall,
-                    )
-                )
+                self._change_group(operation, node, wall)
             case Connect():
                 self.wanted[name] = True
                 host.take(OnlineWanted(wall=wall))
@@ -129,20 +115,9 @@ class Workload:
                 self.wanted[name] = False
                 host.take(OfflineWanted())
             case Query():
-                conversation_id = self._conversation(user_id, operation.peer, operation.group)
-                if operation.kind == 1:
-                    host.take(
-                        HistoryRequested(
-                            ticket=operation.at_ms,
-                            conversation_id=conversation_id,
-                            anchor=0,
-                            direction=HistoryDirection.NEWER,
-                        )
-                    )
-                else:
-                    host.take(
-                        MembersRequested(ticket=operation.at_ms, conversation_id=conversation_id)
-                    )
+                user_id = self.scene.devices[name].user_id
+                named = self._conversation(user_id, operation.peer, operation.group)
+                host.take(_question(operation, named))
             case MarkRead() | SetState() | Overlay():
                 self._own_view(operation, name, wall)
 
@@ -159,6 +134,21 @@ class Workload:
                 custom_type="",
                 body=body_of(operation.number, operation.body_bytes),
                 retention_class=operation.retention_class,
+                wall=wall,
+            )
+        )
+
+    def _change_group(self, operation: ChangeGroup, node: Node, wall: int) -> None:
+        cmid = client_message_id(operation.number)
+        self.asked[cmid] = operation
+        created = operation.operation == MembershipOp.CREATE
+        node.hosts[0].take(
+            GroupChangeRequested(
+                client_message_id=cmid,
+                operation=operation.operation,
+                conversation_id=None if created else self.groups[operation.group],
+                members=operation.users,
+                name=f"group {operation.group}" if created else "",
                 wall=wall,
             )
         )
@@ -205,7 +195,7 @@ class Workload:
                         )
                     )
 
-    def _target(self, operation: Overlay, device: "Device", conversation_id: bytes) -> int:
+    def _target(self, operation: Overlay, device: Device, conversation_id: bytes) -> int:
         """A message of one's own for a recall, any for a deletion; 0: there is none yet."""
         seqs = [
             message.conversation_seq
@@ -220,3 +210,14 @@ class Workload:
         if group >= 0:
             return self.groups[group]
         return single_conversation_id(TENANT, user_id, peer)
+
+
+def _question(operation: Query, conversation_id: bytes) -> HistoryRequested | MembersRequested:
+    if operation.kind == QUERY_MEMBERS:
+        return MembersRequested(ticket=operation.at_ms, conversation_id=conversation_id)
+    return HistoryRequested(
+        ticket=operation.at_ms,
+        conversation_id=conversation_id,
+        anchor=0,
+        direction=HistoryDirection.NEWER,
+    )
