@@ -8,8 +8,7 @@ from enum import IntEnum
 from typing import Final
 
 from qim.core.contract.hashing import H
-from qim.core.ports.log import OutOfRange, StoredRecord
-from qim.core.ports.store_message import Position
+from qim.core.ports.log import OutOfRange, Position, StoredRecord
 
 NO_DIGEST: Final = b"\0" * 16
 """Digest of a position that stands at the very first offset a topic ever had, or whose predecessor retention took."""

@@ -38,6 +38,14 @@ class StoredRecord(Struct, frozen=True, kw_only=True, gc=False):
     value: bytes
 
 
+class Position(Struct, frozen=True, array_like=True, gc=False):
+    """Where a consumer stands in a partition (pipeline.md §7): next offset, and the digest of the record before it."""
+
+    topic_id: bytes
+    offset: int
+    digest: bytes
+
+
 class Append(Struct, frozen=True, kw_only=True, gc=False):
     """Append ``records`` in order to one partition. Answers: Appended, AppendRefused, Failed, Unknown."""
 

@@ -7,7 +7,7 @@ record, keyed (conversation, target seq), and counts once that record is no long
 from msgspec import Struct
 
 from qim.core.ports.archive import ArchivedConversation
-from qim.core.ports.store_message import Position
+from qim.core.ports.log import Position
 
 
 class OpenArchive(Struct, frozen=True, kw_only=True, gc=False):

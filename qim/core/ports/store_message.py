@@ -11,19 +11,26 @@ Wall times are ms and only ever handed in. ``shard`` = writer shard = outbox par
 
 from msgspec import Struct
 
-from qim.core.contract.entities import CommitAuditFact, MembershipVersion
+from qim.core.ports.log import Position as Position
+from qim.core.ports.store_reads import BodiesRead as BodiesRead
 from qim.core.ports.store_reads import HistoryItem as HistoryItem
 from qim.core.ports.store_reads import HistoryPage as HistoryPage
 from qim.core.ports.store_reads import HistoryRead as HistoryRead
+from qim.core.ports.store_reads import MemberHistory as MemberHistory
+from qim.core.ports.store_reads import MembershipRead as MembershipRead
+from qim.core.ports.store_reads import ReadBodies as ReadBodies
 from qim.core.ports.store_reads import ReadHistory as ReadHistory
-
-
-class Position(Struct, frozen=True, array_like=True, gc=False):
-    """Where a consumer stands in a partition (pipeline.md §7): next offset, and the digest of the record before it."""
-
-    topic_id: bytes
-    offset: int
-    digest: bytes
+from qim.core.ports.store_reads import ReadMembership as ReadMembership
+from qim.core.ports.store_reads import ReadVersions as ReadVersions
+from qim.core.ports.store_reads import VersionsRead as VersionsRead
+from qim.core.ports.store_source import CommitSource as CommitSource
+from qim.core.ports.store_source import FactsRead as FactsRead
+from qim.core.ports.store_source import OpenSource as OpenSource
+from qim.core.ports.store_source import ReadFacts as ReadFacts
+from qim.core.ports.store_source import ReadSource as ReadSource
+from qim.core.ports.store_source import SourceCommitted as SourceCommitted
+from qim.core.ports.store_source import SourceOpened as SourceOpened
+from qim.core.ports.store_source import SourceRead as SourceRead
 
 
 class OpenShard(Struct, frozen=True, kw_only=True, gc=False):
@@ -290,64 +297,6 @@ class PendingRead(Struct, frozen=True, kw_only=True, gc=False):
     more: bool
 
 
-class ReadMembership(Struct, frozen=True, kw_only=True, gc=False):
-    """The conversation's latest version. Answers: MembershipRead. Fenced and incarnation-bound (the writer's read)."""
-
-    op: int
-    shard: int
-    epoch: int
-    incarnation: bytes
-    conversation_id: bytes
-
-
-class MembershipRead(Struct, frozen=True, kw_only=True, gc=False):
-    """``kind`` 0: no such conversation. ``everyone``: all who ever were members with their intervals (history rights)."""
-
-    op: int
-    kind: int
-    version: MembershipVersion | None
-    everyone: tuple["MemberHistory", ...]
-    creator: int
-    name: str
-    meta: bytes
-
-
-class MemberHistory(Struct, frozen=True, array_like=True, gc=False):
-    """A present or former member."""
-
-    user_id: int
-    intervals: tuple[tuple[int, int], ...]
-
-
-class ReadVersions(Struct, frozen=True, kw_only=True, gc=False):
-    """Exact, immutable versions by (shard, conversation_id, version, digest); content-addressed. Answers: VersionsRead."""
-
-    op: int
-    names: tuple[tuple[int, bytes, int, bytes], ...]
-
-
-class VersionsRead(Struct, frozen=True, kw_only=True, gc=False):
-    """One a name; None: not in this store or with another digest (NotYet, pipeline.md §2). ``applied`` of each name's shard."""
-
-    op: int
-    versions: tuple[MembershipVersion | None, ...]
-    applied: tuple[int, ...]
-
-
-class ReadBodies(Struct, frozen=True, kw_only=True, gc=False):
-    """Stored records by (conversation_id, seq, message_id); content-addressed. Answers: BodiesRead."""
-
-    op: int
-    names: tuple[tuple[bytes, int, bytes], ...]
-
-
-class BodiesRead(Struct, frozen=True, kw_only=True, gc=False):
-    """One a name; None: not hot (any more)."""
-
-    op: int
-    stored: tuple[bytes | None, ...]
-
-
 class WriteHeads(Struct, frozen=True, kw_only=True, gc=False):
     """ConversationHead, asynchronous: (conversation_id, seq, activity, message_id), only forward. Answers: HeadsWritten."""
 
@@ -362,96 +311,6 @@ class HeadsWritten(Struct, frozen=True, kw_only=True, gc=False):
     """Done."""
 
     op: int
-
-
-class OpenSource(Struct, frozen=True, kw_only=True, gc=False):
-    """Fanout: raise the fence of a source partition and read its checkpoint. Answers: SourceOpened, Fenced."""
-
-    op: int
-    partition: int
-    epoch: int
-    fresh_key: bytes
-    opener: bytes = b""
-
-
-class SourceOpened(Struct, frozen=True, kw_only=True, gc=False):
-    """``position`` None: missing, start at the log's start (never its end); filter_epoch: greatest barrier below it."""
-
-    op: int
-    incarnation: bytes
-    position: Position | None
-    filter_epoch: int
-
-
-class CommitSource(Struct, frozen=True, kw_only=True, gc=False):
-    """Receipts, dead letters, then checkpoint from -> to, ONE script. Answers: SourceCommitted, Fenced.
-
-    ``log_start``: of the outbox, as far as known; receipts below it go, a bounded number a call.
-    """
-
-    op: int
-    partition: int
-    epoch: int
-    incarnation: bytes
-    from_offset: int
-    to: Position
-    filter_epoch: int
-    receipts: tuple[tuple[int, bytes], ...]
-    dead_letters: tuple[tuple[int, bytes], ...]
-    traces: tuple[int, ...] = ()
-    log_start: int = 0
-
-
-class SourceCommitted(Struct, frozen=True, kw_only=True, gc=False):
-    """The checkpoint stands at ``to``."""
-
-    op: int
-
-
-class ReadSource(Struct, frozen=True, kw_only=True, gc=False):
-    """Unfenced look at a checkpoint, its receipts and dead letters in [low, high) (auditor). Answers: SourceRead."""
-
-    op: int
-    partition: int
-    low: int
-    high: int
-    limit: int
-
-
-class SourceRead(Struct, frozen=True, kw_only=True, gc=False):
-    """Receipt and dead-letter rows by offset; ``more`` beyond ``limit``. checkpoint -1: missing. applied of the writer shard,
-    and the digest of the record before it where that is known.
-
-    ``lost``: ranges of offsets whose records the log had lost, published again elsewhere (pipeline.md §7): a dispatch may
-    still name them.
-    """
-
-    op: int
-    incarnation: bytes
-    checkpoint: int
-    applied: int
-    receipts: tuple[tuple[int, bytes], ...]
-    dead_letters: tuple[tuple[int, bytes], ...]
-    more: bool
-    lost: tuple[tuple[int, int], ...] = ()
-    applied_before: bytes = b""
-
-
-class ReadFacts(Struct, frozen=True, kw_only=True, gc=False):
-    """CommitAuditFacts of a writer shard after a message_id, in message_id order (auditor). Answers: FactsRead."""
-
-    op: int
-    shard: int
-    after: bytes
-    limit: int
-
-
-class FactsRead(Struct, frozen=True, kw_only=True, gc=False):
-    """Rows; ``more`` beyond ``limit``."""
-
-    op: int
-    facts: tuple[CommitAuditFact, ...]
-    more: bool
 
 
 MessageStoreRequest = (

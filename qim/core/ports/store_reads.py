@@ -1,6 +1,11 @@
-"""The writer's read of hot history (pipeline.md §5), part of the MESSAGE store's vocabulary (ports/store_message.py)."""
+"""What is read of conversations in the MESSAGE store (ports/store_message.py): hot history, membership, versions, bodies.
+
+The writer's reads are fenced and bound to an incarnation; versions and bodies are named by their content, and anybody's.
+"""
 
 from msgspec import Struct
+
+from qim.core.contract.entities import MembershipVersion
 
 
 class HistoryItem(Struct, frozen=True, kw_only=True, gc=False):
@@ -56,3 +61,61 @@ class HistoryRead(Struct, frozen=True, kw_only=True, gc=False):
 
     op: int
     pages: tuple[HistoryPage, ...]
+
+
+class ReadMembership(Struct, frozen=True, kw_only=True, gc=False):
+    """The conversation's latest version. Answers: MembershipRead. Fenced and incarnation-bound (the writer's read)."""
+
+    op: int
+    shard: int
+    epoch: int
+    incarnation: bytes
+    conversation_id: bytes
+
+
+class MembershipRead(Struct, frozen=True, kw_only=True, gc=False):
+    """``kind`` 0: no such conversation. ``everyone``: all who ever were members with their intervals (history rights)."""
+
+    op: int
+    kind: int
+    version: MembershipVersion | None
+    everyone: tuple["MemberHistory", ...]
+    creator: int
+    name: str
+    meta: bytes
+
+
+class MemberHistory(Struct, frozen=True, array_like=True, gc=False):
+    """A present or former member."""
+
+    user_id: int
+    intervals: tuple[tuple[int, int], ...]
+
+
+class ReadVersions(Struct, frozen=True, kw_only=True, gc=False):
+    """Exact, immutable versions by (shard, conversation_id, version, digest); content-addressed. Answers: VersionsRead."""
+
+    op: int
+    names: tuple[tuple[int, bytes, int, bytes], ...]
+
+
+class VersionsRead(Struct, frozen=True, kw_only=True, gc=False):
+    """One a name; None: not in this store or with another digest (NotYet, pipeline.md §2). ``applied`` of each name's shard."""
+
+    op: int
+    versions: tuple[MembershipVersion | None, ...]
+    applied: tuple[int, ...]
+
+
+class ReadBodies(Struct, frozen=True, kw_only=True, gc=False):
+    """Stored records by (conversation_id, seq, message_id); content-addressed. Answers: BodiesRead."""
+
+    op: int
+    names: tuple[tuple[bytes, int, bytes], ...]
+
+
+class BodiesRead(Struct, frozen=True, kw_only=True, gc=False):
+    """One a name; None: not hot (any more)."""
+
+    op: int
+    stored: tuple[bytes | None, ...]

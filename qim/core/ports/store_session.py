@@ -7,7 +7,7 @@ Everything stored moves one way (greatest activity, greatest read mark, greatest
 from msgspec import Struct
 
 from qim.core.contract.sequences import FIRST_SHARD_EPOCH
-from qim.core.ports.store_message import Position
+from qim.core.ports.log import Position
 
 
 class OpenSession(Struct, frozen=True, kw_only=True, gc=False):
