@@ -2,7 +2,7 @@
 
 A lease is for liveness only. Every grant carries an epoch greater than every epoch ever granted or raised for the
 resource; ``Acquire`` by the present holder is a FRESH epoch too. Validity is ``sent + ttl - margin`` from when the
-request was SENT, kept by the asker (core/lease.py).
+request was SENT, kept by the asker (core/lease).
 """
 
 from enum import StrEnum

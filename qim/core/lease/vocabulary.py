@@ -1,6 +1,5 @@
-"""What a LeaseKeeper is told to hold, what it keeps of each lease, and its events and effects (core/lease.py)."""
+"""What a LeaseKeeper is told to hold, and its events and effects."""
 
-from enum import IntEnum
 from typing import Final
 
 from msgspec import Struct
@@ -67,26 +66,3 @@ LeaseEvent = (
 LeaseEffect = (
     Acquire | Renew | Release | RaiseEpoch | Announce | LeaseHeld | LeaseGone | Count | Gauge
 )
-
-
-class LeaseState(IntEnum):
-    """Where one resource stands with us."""
-
-    FREE = 0
-    RAISING = 1
-    ACQUIRING = 2
-    HELD = 3
-
-
-class Lease(Struct, kw_only=True):
-    """One resource of interest. ``told``: the local machine believes it holds it (LeaseHeld without LeaseGone)."""
-
-    resource: Resource
-    state: LeaseState = LeaseState.FREE
-    epoch: int = 0
-    sent: Ms = 0
-    valid_until: Ms = 0
-    retry_at: Ms = 0
-    above: int = 0
-    wished: bool = False
-    told: bool = False
