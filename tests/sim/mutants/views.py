@@ -17,6 +17,7 @@ def views() -> list[Mutant]:
         *_restoring(),
         *_lists(),
         *_states(),
+        *_devices(),
         *_mailboxes(),
     ]
 
@@ -252,7 +253,7 @@ def _states() -> list[Mutant]:
     ]
 
 
-def _mailboxes() -> list[Mutant]:
+def _devices() -> list[Mutant]:
     return [
         mutant(
             "device_counts_the_recalled",
@@ -263,6 +264,26 @@ def _mailboxes() -> list[Mutant]:
                 ("row.hidden, user_id)", "0, user_id)"),
             ),
         ),
+        mutant(
+            "delivered_by_what_is_there",
+            "pipeline §4: delivered is what a device showed to hold, not what it is about to be given",
+            {"delivered_leads"},
+            rewrite(
+                "qim.core.mailbox.pull:Pulls.on_ask",
+                (
+                    "self._delivered.note(now, shard, cursor)",
+                    (
+                        "self._delivered.note(now, shard, msgspec.structs.replace("
+                        "cursor, seq=shard.watermark(cursor.lane)))"
+                    ),
+                ),
+            ),
+        ),
+    ]
+
+
+def _mailboxes() -> list[Mutant]:
+    return [
         mutant(
             "overlay_ignored_in_pulls",
             "pipeline §5: mailbox pulls apply recalls too",
@@ -279,21 +300,6 @@ def _mailboxes() -> list[Mutant]:
             rewrite(
                 "qim.adapters.redis.codec_history:decode_overlays",
                 ("mark in names for", "True for"),
-            ),
-        ),
-        mutant(
-            "delivered_by_what_is_there",
-            "pipeline §4: delivered is what a device showed to hold, not what it is about to be given",
-            {"delivered_leads"},
-            rewrite(
-                "qim.core.mailbox.pull:Pulls.on_ask",
-                (
-                    "self._delivered.note(now, shard, cursor)",
-                    (
-                        "self._delivered.note(now, shard, msgspec.structs.replace("
-                        "cursor, seq=shard.watermark(cursor.lane)))"
-                    ),
-                ),
             ),
         ),
         mutant(

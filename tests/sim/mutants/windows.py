@@ -4,17 +4,22 @@ from qim.sim.mutants import Mutant
 from tests.sim.mutants.making import LOST, mutant
 from tests.sim.mutants.rewriting import rescript, rewrite
 
+TRIM = "qim.core.mailbox.trim"
+
 
 def windows() -> list[Mutant]:
     """All of them; raises Unbound where a rule has moved."""
-    trim = "qim.core.mailbox.trim"
+    return [*_trims(), *_cursors(), *_rebuilds()]
+
+
+def _trims() -> list[Mutant]:
     return [
         mutant(
             "trim_passes_w",
             "pipeline §3.4: trim never exceeds min W",
             {"trim_beyond_w"},
             rewrite(
-                f"{trim}:trim",
+                f"{TRIM}:trim",
                 ("shard.seq_of(first) - 1", "shard.seq_of(shard.next_offset) - 1"),
                 (" or end > shard.lanes.minimum()", ""),
             ),
@@ -28,14 +33,19 @@ def windows() -> list[Mutant]:
             "trim_within_retention",
             "pipeline §3.4: a day range goes when all of it is older than retention",
             {"trim_too_young"},
-            rewrite(f"{trim}:trim", ("config.mailbox_retention_ms > wall", "0 > wall")),
+            rewrite(f"{TRIM}:trim", ("config.mailbox_retention_ms > wall", "0 > wall")),
         ),
+    ]
+
+
+def _cursors() -> list[Mutant]:
+    return [
         mutant(
             "read_back_from_w",
             "pipeline §6: AUTH with no cursor answers the read-back position, never sync_to_seq",
             {"read_back"},
             rewrite(
-                f"{trim}:read_back_seq",
+                f"{TRIM}:read_back_seq",
                 ("max(min(seq, shard.watermark(lane)), shard.trim)", "shard.watermark(lane)"),
             ),
         ),
@@ -52,6 +62,11 @@ def windows() -> list[Mutant]:
                 ("if pull.cursor.seq < rows.trim:", "if False:"),
             ),
         ),
+    ]
+
+
+def _rebuilds() -> list[Mutant]:
+    return [
         mutant(
             "rebuild_trusts_the_mailbox",
             "pipeline §6: while REBUILDING only HISTORY_BATCH moves an anchor",
