@@ -1,4 +1,4 @@
-"""Toy services behind a gateway: one writer, one mailbox, presence and registry, in plain dicts.
+"""Toy services behind a gateway: one writer, one mailbox, a registry, in plain dicts; presence and sessions stand beside.
 
 They keep the promises of the ports and nothing more; the real ones have tests of their own. `refuse` lets a test make
 the next answers refusals.
@@ -14,7 +14,6 @@ from qim.core.contract.entities import (
     ConversationKind,
     MessageKind,
     MessageRecord,
-    PresenceEntry,
     encode_record,
     stored_record,
 )
@@ -56,14 +55,8 @@ from qim.core.contract.rpc import (
     WatermarkAnswer,
 )
 from qim.core.ports.registry import LeaseRead, ReadLease
-from qim.core.ports.store_mailbox import (
-    EnterPresence,
-    LeavePresence,
-    PresenceEntered,
-    PresenceLeft,
-    PresenceRefreshed,
-    RefreshPresence,
-)
+from qim.core.ports.store_mailbox import EnterPresence, LeavePresence, RefreshPresence
+from tests.core.client.toy_presence import ToyPresence
 from tests.core.client.toy_sessions import ToySessions
 
 BASE_SEQ = (1 << 48) - 1
@@ -95,7 +88,7 @@ class ToyServices:
         self.expired: set[tuple[bytes, int]] = set()
         self.audience: dict[bytes, tuple[int, ...]] = {}
         self.sessions = ToySessions(self)
-        self.presence: dict[tuple[int, bytes], PresenceEntry] = {}
+        self.presence = ToyPresence()
         self.watermark = BASE_SEQ
         self.trim = 0
         self.began: dict[tuple[int, bytes], int] = {}
@@ -159,20 +152,8 @@ class ToyServices:
                     barrier_epoch=0,
                     barrier_offset=-1,
                 )
-            case EnterPresence():
-                return self._enter(effect)
-            case RefreshPresence():
-                lost = [
-                    index
-                    for index, hold in enumerate(effect.holds)
-                    if self._epoch(hold.user_id, hold.device_id) > hold.session_epoch
-                ]
-                return PresenceRefreshed(op=effect.op, lost=tuple(lost))
-            case LeavePresence():
-                key = (effect.user_id, effect.device_id)
-                if self._epoch(*key) == effect.session_epoch:
-                    del self.presence[key]
-                return PresenceLeft(op=effect.op)
+            case EnterPresence() | RefreshPresence() | LeavePresence():
+                return self.presence.answer(effect)
             case _:
                 raise AssertionError(effect)
 
@@ -417,26 +398,3 @@ class ToyServices:
         if (entry.conversation_id, entry.conversation_seq) in self.recalled:
             return replace(entry, body=None, tombstone=Tombstone.RECALLED)
         return entry
-
-    # ------------------------------------------------------------ presence
-
-    def _epoch(self, user: int, device: bytes) -> int:
-        entry = self.presence.get((user, device))
-        return entry.session_epoch if entry else 0
-
-    def _enter(self, effect: EnterPresence) -> PresenceEntered:
-        key = (effect.user_id, effect.device_id)
-        old = self.presence.get(key)
-        if old is not None and old.attempt > effect.attempt:
-            return PresenceEntered(op=effect.op, refused=True, session_epoch=0, replaced=None)
-        epoch = max(self._epoch(*key) + 1, effect.now_wall << 16)
-        self.presence[key] = PresenceEntry(
-            user_id=effect.user_id,
-            device_id=effect.device_id,
-            gateway=effect.gateway,
-            conn=effect.conn,
-            session_epoch=epoch,
-            attempt=effect.attempt,
-            expires_at=effect.now_wall + effect.ttl_ms,
-        )
-        return PresenceEntered(op=effect.op, refused=False, session_epoch=epoch, replaced=old)
