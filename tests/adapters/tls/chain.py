@@ -1,6 +1,8 @@
 """Certificates for tests: a development chain made once, and rogues that no chain would issue."""
 
+import atexit
 import functools
+import shutil
 import ssl
 import tempfile
 from datetime import UTC, datetime, timedelta
@@ -17,7 +19,9 @@ HOUR = timedelta(hours=1)
 @functools.cache
 def chain() -> DevChain:
     """One a process; the folder lives as long as it."""
-    return write_dev_chain(Path(tempfile.mkdtemp(prefix="qim-certs-")), days=2)
+    folder = Path(tempfile.mkdtemp(prefix="qim-certs-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return write_dev_chain(folder, days=2)
 
 
 def internal(role: ProcessRole, **changed: str) -> InternalTls:
