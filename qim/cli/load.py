@@ -4,7 +4,7 @@ import argparse
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from rich.console import Console
@@ -16,7 +16,10 @@ from qim.cli.data_files import running_server, secret_of
 from qim.cli.exit_codes import Exit
 from qim.cli.output import say
 from qim.client import NotConnected
-from qim.client.tls import ClientTlsUnusable, client_tls_from_environment
+from qim.client.tls import client_tls_from_environment
+
+if TYPE_CHECKING:
+    from qim.client.load.run import LoadPlan
 
 EXAMPLES = """\
   qim load --rate 500 --seconds 60                              # against `qim up` here
@@ -28,8 +31,9 @@ Sends leave when they are due, whatever is still unanswered; latency counts from
 send is repeated under its own client_message_id until it is acked or refused for good, and at the end every acked
 message must have been pulled once by each recipient, in order of conversation_seq.
 
-Exit status 1: something acked was lost, doubled or out of order. 4: that holds, but the run is incomplete (sends without
-an outcome, refused ones, or a generator that could not keep the rate), so its figures prove nothing.
+Exit status 1: something acked was lost, doubled or out of order; or the server refused users or groups, and nothing was
+sent. 4: nothing acked was lost, but the run is incomplete (sends without an outcome, refused ones, or a generator that could
+not keep the rate), so its figures prove nothing.
 
 The secret that signs the users' tokens is $QIM_AUTH_SECRET, or the one of the data directory. $QIM_TLS_CA and
 $QIM_TLS_SNI make the connections TLS."""
@@ -85,20 +89,33 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 async def _run(args: argparse.Namespace) -> int:
-    try:
-        from qim.client.load.run import (
-            GENERATOR_LATE_MS,
-            LoadPlan,
-            LoadReport,
-            LoadRun,
-            NotAllOnline,
-        )
-    except ImportError as error:
-        raise UsageError(
-            f"the extra 'cluster' is needed: pip install 'qim[cluster]' ({error})"
-        ) from error
+    from qim.client.load.run import LoadRun, NotBegun
+
+    plan = _plan(args)
+    if faults := plan.faults():
+        raise UsageError("; ".join(faults))
+    with _Bar() as bar:
+        run = LoadRun(plan, progress=bar.at, tls=client_tls_from_environment(os.environ))
+        try:
+            report = await run.run()
+        except NotBegun as why:
+            raise NotConnected(f"{why}; nothing was sent", refused=why.refused) from None
+    told = msgspec.to_builtins(report)
+    print(json.dumps(told) if args.json else _table(told))
+    if not report.holds:
+        say(f"qim load: what was acked did not arrive as promised: {told['verdict']}")
+        return int(Exit.FAILED)
+    if not report.complete:
+        say("qim load: incomplete: " + "; ".join(report.incomplete_because))
+        return int(Exit.INCOMPLETE)
+    return int(Exit.DONE)
+
+
+def _plan(args: argparse.Namespace) -> "LoadPlan":
+    from qim.client.load.run import GENERATOR_LATE_MS, LoadPlan
+
     servers, secret = _target(args)
-    plan = LoadPlan(
+    return LoadPlan(
         servers=servers,
         secret=secret,
         tenant_id=args.tenant,
@@ -118,27 +135,6 @@ async def _run(args: argparse.Namespace) -> int:
         slow=args.slow,
         slow_seconds=args.slow_seconds,
     )
-    if faults := plan.faults():
-        raise UsageError("; ".join(faults))
-    try:
-        tls = client_tls_from_environment(os.environ)
-    except ClientTlsUnusable as error:
-        raise UsageError(str(error)) from None
-    with _Bar() as bar:
-        run = LoadRun(plan, progress=bar.at, tls=tls)
-        try:
-            report: LoadReport = await run.run()
-        except NotAllOnline as error:
-            raise NotConnected(f"{error}; nothing was sent") from None
-    told = msgspec.to_builtins(report)
-    print(json.dumps(told) if args.json else _table(told))
-    if not report.holds:
-        say(f"qim load: what was acked did not arrive as promised: {told['verdict']}")
-        return int(Exit.FAILED)
-    if not report.complete:
-        say("qim load: incomplete: " + "; ".join(report.incomplete_because))
-        return int(Exit.INCOMPLETE)
-    return int(Exit.DONE)
 
 
 def _target(args: argparse.Namespace) -> tuple[tuple[str, ...], bytes]:

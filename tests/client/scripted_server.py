@@ -130,7 +130,9 @@ class ScriptedServer:
 
     def _answer(self, frame: ClientFrame) -> WireFrame | None:
         if type(frame) in self.refuse:
-            return Error(code=self.refuse[type(frame)], message="as told")
+            key = getattr(frame, "client_message_id", None)
+            code = self.refuse[type(frame)]
+            return Error(code=code, message="as told", client_message_id=key)
         match frame:
             case Auth():
                 return self._auth_ok()

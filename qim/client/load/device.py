@@ -1,7 +1,8 @@
 """One device of the load: a connection that heals itself, sends that are repeated until settled, pulls that follow pushes.
 
 dialling ──AUTH_OK──► online ──closed, kicked──► waiting ──► dialling
-                        │  unsettled sends again under their own client_message_id
+   │                    │  unsettled sends again under their own client_message_id
+   └──refused for good──► ``refusal``: the run is not begun
 """
 
 import asyncio
@@ -16,9 +17,11 @@ from qim.core.contract.errors import ERROR_MEANINGS, ErrorCode
 from qim.core.contract.frames import (
     Auth,
     AuthOk,
+    CreateGroup,
     Error,
     GroupOk,
     Kicked,
+    KickReason,
     MailboxBatch,
     Ping,
     Pong,
@@ -38,6 +41,16 @@ ANSWER_US_MAX: Final = 6_000_000
 UNSETTLED_MAX: Final = 20_000
 """Sends of one device that wait for an outcome; one more is counted as not offered, never queued without bound."""
 PULL_LIMIT: Final = 500
+GROUP_ANSWER_SECONDS: Final = 5.0
+CURSOR_CODES: Final = (
+    ErrorCode.CURSOR_EXPIRED,
+    ErrorCode.CURSOR_INVALID,
+    ErrorCode.CURSOR_REBASED,
+)
+
+
+class GroupRefused(Exception):
+    """CREATE_GROUP was refused for good; the text is the code's name."""
 
 
 def now_us() -> int:
@@ -62,6 +75,11 @@ class LoadDevice(asyncio.Protocol):
         self.user = user
         self.tally = tally
         self.online = asyncio.Event()
+        self.decided = asyncio.Event()
+        """It was online once, or ``refusal`` says why it never will be."""
+        self.refusal = ""
+        self.read_through = asyncio.Event()
+        """A pull that was begun after ``read_again`` has found the mailbox's end."""
         self.unsettled: dict[bytes, SendMessage] = {}
         self._token = token
         self._address = address
@@ -75,7 +93,8 @@ class LoadDevice(asyncio.Protocol):
         self._written_at: dict[bytes, int] = {}
         self._dirty = False
         self._request = 1
-        self._not_after = 0
+        self._not_after_ms = 0
+        """The latest that the server takes, less ms of the run's clock: a long run is offered as a short one is."""
         self._stopped = False
         self._dialling: asyncio.Task[None] | None = None
         self._groups: dict[bytes, asyncio.Future[GroupOk]] = {}
@@ -168,7 +187,7 @@ class LoadDevice(asyncio.Protocol):
             custom_type="",
             body=body,
             retention_class=0,
-            not_after=self._not_after,
+            not_after=self._not_after(),
         )
         self.unsettled[frame.client_message_id] = frame
         self._offer(frame)
@@ -195,17 +214,25 @@ class LoadDevice(asyncio.Protocol):
         if self.online.is_set():
             self._write(Ping(client_time=now_us()))
 
-    async def create_group(self, frame_of: Callable[[int], Any]) -> GroupOk:
-        """``frame_of(not_after)`` gives the CREATE_GROUP; repeated until it is answered."""
-        frame = frame_of(self._not_after)
+    async def create_group(self, frame_of: Callable[[int], CreateGroup]) -> GroupOk:
+        """``frame_of(not_after)``; repeated until it is answered, which the caller bounds. Raises GroupRefused."""
+        frame = frame_of(self._not_after())
         while True:
             answered = self._groups[frame.client_message_id] = self._loop.create_future()
             await self.online.wait()
             self._write(frame)
             try:
-                return await asyncio.wait_for(answered, 5)
+                return await asyncio.wait_for(answered, GROUP_ANSWER_SECONDS)
             except TimeoutError:
                 continue
+
+    def read_again(self) -> None:
+        """Pull to the mailbox's end once more, whatever is under way; ``read_through`` tells when."""
+        self.read_through.clear()
+        self._pull()
+
+    def _not_after(self) -> int:
+        return self._not_after_ms + now_us() // 1000
 
     # ---------------------------------------------------------------- frames
 
@@ -238,13 +265,14 @@ class LoadDevice(asyncio.Protocol):
             if answered is not None and not answered.done():
                 answered.set_result(frame)
         elif kind is Kicked:
-            self.tally.errors[f"kicked {frame.reason}"] += 1
+            self.tally.errors[f"kicked {KickReason(frame.reason).name}"] += 1
 
     def _welcomed(self, frame: AuthOk) -> None:
         self._cursor = self._cursor or frame.cursor
-        self._not_after = frame.server_time + frame.limits.not_after_ms
+        self._not_after_ms = frame.server_time + frame.limits.not_after_ms - now_us() // 1000
         self._write(SyncComplete(sync_to_seq=frame.sync_to_seq))
         self.online.set()
+        self.decided.set()
         for sent in list(self.unsettled.values()):
             self._offer(sent)
         self._pull()
@@ -252,21 +280,27 @@ class LoadDevice(asyncio.Protocol):
     def _refused(self, frame: Error) -> None:
         code = ErrorCode(frame.code)
         self.tally.errors[code.name] += 1
-        sent = self.unsettled.get(frame.client_message_id or b"")
-        if sent is not None:
-            if not ERROR_MEANINGS[code].retry:
-                del self.unsettled[sent.client_message_id]
-                self._written_at.pop(sent.client_message_id, None)
-                self.tally.settled(sent.body, REFUSED, now_us())
+        for_good = not ERROR_MEANINGS[code].retry
+        wait_ms = max(frame.retry_after_ms, RETRY_MS_MIN)
+        key = frame.client_message_id or b""
+        if (sent := self.unsettled.get(key)) is not None:
+            if not for_good:
+                self._loop.call_later(wait_ms / 1000, self._again, key)
                 return
-            wait_ms = max(frame.retry_after_ms, RETRY_MS_MIN)
-            self._loop.call_later(wait_ms / 1000, self._again, sent.client_message_id)
-        elif code in (ErrorCode.CURSOR_EXPIRED, ErrorCode.CURSOR_INVALID, ErrorCode.CURSOR_REBASED):
+            del self.unsettled[key]
+            self._written_at.pop(key, None)
+            self.tally.settled(sent.body, REFUSED, now_us())
+        elif (asked := self._groups.get(key)) is not None:
+            if for_good and not asked.done():
+                asked.set_exception(GroupRefused(code.name))
+        elif code in CURSOR_CODES:
             self._cursor = None
             self.drop()
+        elif for_good and not self.decided.is_set():
+            self.refusal = code.name
+            self.decided.set()
         elif self._pulling:
             self._pulling = False
-            wait_ms = max(frame.retry_after_ms, RETRY_MS_MIN)
             self._loop.call_later(wait_ms / 1000, self._pull)
 
     def _again(self, client_message_id: bytes) -> None:
@@ -279,7 +313,9 @@ class LoadDevice(asyncio.Protocol):
         for entry in frame.entries:
             self.tally.delivered(self.number, entry, now)
         self._pulling = False
-        if frame.has_more or self._dirty:
+        if not frame.has_more and not self._dirty:
+            self.read_through.set()
+        else:
             self._dirty = False
             if frame.retry_after_ms:
                 self._loop.call_later(frame.retry_after_ms / 1000, self._pull)

@@ -1,13 +1,16 @@
 """One run of load: connect, make groups, send at the rate whatever comes back, then wait until all promised is there.
 
-    connecting ──all online──► groups ──► warm-up ──► measured ──► settling ──► verdict
+    connecting ──all online──► groups ──► warm-up ──► measured ──► settling ──► read once more ──► verdict
 
+Every mailbox is pulled to its end once more before the verdict: a second copy that came last is seen, too.
 The generator is honest about itself: a send that left later than it was due counts its lateness ("generator"), and a run
 whose generator was late by more than ``late_ms`` at P99 measured the generator, not the server. A run that is hard on
 purpose, and whose latencies nobody reads, may be given more of it: what it proves of every message stays the same.
 """
 
 import asyncio
+import contextlib
+import math
 import os
 import time
 from collections.abc import Callable
@@ -16,16 +19,18 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from qim.client.load.device import LoadDevice, now_us
+from qim.client.load.device import GroupRefused, LoadDevice, now_us
 from qim.client.load.tally import Stream, Tally, Verdict
 from qim.client.tls import ClientTls
-from qim.core.contract.frames import CreateGroup
+from qim.core.contract.frames import CreateGroup, GroupOk
 from qim.core.contract.params import DAY_MS
 from qim.core.contract.tokens import AccessToken, sign_token
 
 TICK_SECONDS: Final = 0.001
 PING_SECONDS: Final = 1.0
 CONNECT_SECONDS_MAX: Final = 120.0
+GROUP_SECONDS_MAX: Final = 60.0
+READ_SECONDS_MAX: Final = 30.0
 GENERATOR_LATE_MS: Final = 20.0
 GROUP_MEMBERS_MAX: Final = 1_000
 
@@ -68,6 +73,9 @@ class LoadPlan(Struct, frozen=True, kw_only=True):
             found.append("a share for groups needs groups")
         if not 0 <= self.group_share <= 1:
             found.append("a share is between 0 and 1")
+        for name in ("warmup", "reconnects", "storms", "slow", "group_count"):
+            if not 0 <= getattr(self, name) < math.inf:
+                found.append(f"{name} is a number of 0 or more")
         if self.slow > self.users:
             found.append("no more slow readers than users")
         return found
@@ -90,8 +98,12 @@ class LoadReport(Struct, frozen=True, kw_only=True):
     counts: dict[str, int]
 
 
-class NotAllOnline(Exception):
-    """Before anything was sent."""
+class NotBegun(Exception):
+    """Before anything was sent. ``refused``: the server said no, and would again."""
+
+    def __init__(self, text: str, *, refused: bool = False) -> None:
+        self.refused = refused
+        super().__init__(text)
 
 
 class LoadRun:
@@ -113,7 +125,7 @@ class LoadRun:
         self._grouped: list[Stream] = []
 
     async def run(self) -> LoadReport:
-        """All phases. Raises NotAllOnline, and TimeoutError where groups are not made in time."""
+        """All phases. Raises NotBegun."""
         plan = self.plan
         nursing: asyncio.Task[None] | None = None
         try:
@@ -130,7 +142,8 @@ class LoadRun:
             elapsed = time.monotonic() - began
             span = {k: v - before.get(k, 0) for k, v in self.tally.counts.items()}
             await self._settle()
-            return self._report(span, elapsed)
+            unread = await self._read_through()
+            return self._report(span, elapsed, unread)
         finally:
             if nursing is not None:
                 nursing.cancel()
@@ -143,10 +156,14 @@ class LoadRun:
         try:
             await self._connected()
         except TimeoutError:
-            online = sum(device.online.is_set() for device in self.devices)
-            servers = ", ".join(self.plan.servers)
-            told = f"{online} of {self.plan.users} users came online at {servers}"
-            raise NotAllOnline(told) from None
+            raise NotBegun(self._not_online()) from None
+
+    def _not_online(self) -> str:
+        """How many are, where, and what the others met."""
+        online = sum(device.online.is_set() for device in self.devices)
+        told = f"{online} of {self.plan.users} users came online at {', '.join(self.plan.servers)}"
+        met = ", ".join(f"{name} {count} times" for name, count in self.tally.errors.most_common())
+        return f"{told} ({met})" if met else told
 
     async def _connected(self) -> None:
         plan = self.plan
@@ -170,7 +187,9 @@ class LoadRun:
                 self.devices.append(device)
                 await asyncio.sleep(1 / plan.connects_per_second)
             for number, device in enumerate(self.devices):
-                await device.online.wait()
+                await device.decided.wait()
+                if device.refusal:
+                    raise NotBegun(self._not_online(), refused=True)
                 self._progress("connecting", (number + 1) / plan.users)
 
     async def _make_groups(self) -> None:
@@ -180,18 +199,30 @@ class LoadRun:
             numbers = tuple(range(first, first + plan.group_size))
             members = tuple(plan.first_user + n for n in numbers)
             key = os.urandom(16)
-            creator = self.devices[first]
-            made = await creator.create_group(
-                lambda not_after, key=key, members=members: CreateGroup(  # type: ignore[misc]
-                    client_message_id=key, not_after=not_after, members=members, name="load"
-                )
-            )
+            made = await self._made(number, self.devices[first], key, members)
             for sender in numbers:
                 stream = self._stream(sender, numbers)
                 stream.group = number
                 stream.conversation_id = made.conversation_id
                 self._grouped.append(stream)
             self._progress("groups", (number + 1) / plan.group_count)
+
+    async def _made(
+        self, number: int, creator: LoadDevice, key: bytes, members: tuple[int, ...]
+    ) -> GroupOk:
+        def frame_of(not_after: int) -> CreateGroup:
+            return CreateGroup(
+                client_message_id=key, not_after=not_after, members=members, name="load"
+            )
+
+        told = f"{number} of {self.plan.group_count} groups were made, then "
+        try:
+            async with asyncio.timeout(GROUP_SECONDS_MAX):
+                return await creator.create_group(frame_of)
+        except GroupRefused as code:
+            raise NotBegun(f"{told}the server refused one: {code}", refused=True) from None
+        except TimeoutError:
+            raise NotBegun(f"{told}none within {GROUP_SECONDS_MAX:g} s") from None
 
     def _pair(self) -> None:
         users = self.plan.users
@@ -270,12 +301,24 @@ class LoadRun:
                 return
             await asyncio.sleep(0.2)
 
+    async def _read_through(self) -> int:
+        """What stands in the mailboxes behind all that was owed; how many of them could not be read to their end."""
+        for device in self.devices:
+            device.read_again()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(READ_SECONDS_MAX):
+                for device in self.devices:
+                    await device.read_through.wait()
+        return sum(not device.read_through.is_set() for device in self.devices)
+
     # ---------------------------------------------------------------- after
 
-    def _report(self, span: dict[str, int], elapsed: float) -> LoadReport:
+    def _report(self, span: dict[str, int], elapsed: float, unread: int) -> LoadReport:
         verdict = self.tally.verdict()
         latency = self.tally.quantiles_ms()
         because = self._incomplete_because(verdict, latency)
+        if unread:
+            because.append(f"{unread} mailboxes could not be read to their end once more")
         plan = {k: v for k, v in asdict(self.plan).items() if k != "secret"}
         return LoadReport(
             plan=plan,
