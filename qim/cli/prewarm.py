@@ -14,6 +14,7 @@ from qim.cli.exit_codes import Exit
 from qim.cli.output import print_json, say
 
 KEYS = 2_200_000
+LEFT = "; keys that were made are gone after 4 hours, or with `qim prewarm --clear`"
 EXAMPLES = """\
   qim prewarm --redis 127.0.0.1:6379            # 2.2 million keys, above 2^21: about 200 MB, gone after 4 hours
   qim prewarm --redis 127.0.0.1:6379 --clear    # takes them away
@@ -43,15 +44,17 @@ def add_parser(subparsers: Subparsers) -> None:
 
 async def _run(args: argparse.Namespace) -> int:
     from qim.adapters.redis.address import StoreAddress
-    from qim.adapters.redis.outcomes import NotConnected
+    from qim.adapters.redis.outcomes import CallFailed, ServerError
     from qim.adapters.redis.prewarm import Prewarmer
 
+    left = ""
     try:
         address = StoreAddress.parse(_where(args))
         with _bar() as bar:
             task = bar.add_task("clearing" if args.clear else "filling", total=None)
             async with Prewarmer(address) as prewarmer:
                 before = await prewarmer.size()
+                left = LEFT
 
                 def told(done: int, total: int) -> None:
                     bar.update(task, completed=done, total=total)
@@ -61,8 +64,11 @@ async def _run(args: argparse.Namespace) -> int:
                 after = await prewarmer.size()
     except StartRefused as refusal:
         raise UsageError(str(refusal)) from None
-    except NotConnected as error:
-        say(f"qim prewarm: {error}")
+    except ServerError as refusal:
+        say(f"qim prewarm: the store refused: {refusal}{left}")
+        return int(Exit.FAILED)
+    except CallFailed as error:
+        say(f"qim prewarm: {error}{left}")
         return int(Exit.UNREACHABLE)
     if args.json:
         print_json({"before": before, "after": after, "changed": changed})
