@@ -63,6 +63,11 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--no-stages", action="store_true", help="don't log each stage of each message"
     )
+    _add_fixed_arguments(parser)
+
+
+def _add_fixed_arguments(parser: argparse.ArgumentParser) -> None:
+    """How history is kept and data laid out: fixed at the first start, most of it."""
     parser.add_argument(
         "--message-store-backend",
         choices=("tiered", "redis", "scylla"),
