@@ -3,16 +3,11 @@
 import asyncio
 import time
 
-import pytest
-import uvloop
-
 from qim.adapters.tcp.read_gap import ReadGap
+from tests.adapters.conftest import NewLoop
 
 
-@pytest.mark.parametrize(
-    "factory", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"]
-)
-def test_a_busy_turn_is_one_gap(factory: object) -> None:
+def test_a_busy_turn_is_one_gap(new_loop: NewLoop) -> None:
     seen: list[tuple[str, float, str]] = []
 
     async def scenario() -> None:
@@ -27,5 +22,5 @@ def test_a_busy_turn_is_one_gap(factory: object) -> None:
         assert seen[0][1] >= 0.02
         assert gap.take_max() == seen[0][1] and gap.take_max() == 0.0
 
-    with asyncio.Runner(loop_factory=factory) as runner:  # type: ignore[arg-type]
+    with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(scenario())

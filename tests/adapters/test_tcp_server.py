@@ -6,16 +6,13 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-import uvloop
-
 from qim.adapters.tcp.server import BACKLOG_STEP_BYTES, TcpServer
 from qim.core.contract.params import DEFAULT
 from qim.core.ports.sockets import Accepted, Backlog, SocketClosed, SocketEvent, Write
+from tests.adapters.conftest import NewLoop
 
 PIECE = bytes(1024)
 WAIT_SECONDS_MAX = 20.0
-LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
 
 
 class Heard:
@@ -84,11 +81,8 @@ async def grown_and_drained() -> None:
     server.stop_accepting()
 
 
-@pytest.mark.parametrize("factory", LOOPS, ids=["asyncio", "uvloop"])
-def test_a_backlog_is_told_in_small_steps_both_ways(
-    factory: Callable[[], asyncio.AbstractEventLoop],
-) -> None:
-    with asyncio.Runner(loop_factory=factory) as runner:
+def test_a_backlog_is_told_in_small_steps_both_ways(new_loop: NewLoop) -> None:
+    with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(grown_and_drained())
 
 

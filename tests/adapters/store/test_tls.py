@@ -1,12 +1,11 @@
 """The store behind TLS: a real redis-server that wants a certificate of its clients, and every way it may go wrong."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-import uvloop
 from msgspec.structs import replace
 
 from qim.adapters.redis.address import StoreAddress
@@ -17,6 +16,7 @@ from qim.adapters.tls.dev_chain import Authority
 from qim.adapters.tls.outgoing import OutgoingTls
 from qim.adapters.tls.pair import CLIENT_AUTH, SERVER_AUTH
 from qim.core.ports import store_message as message
+from tests.adapters.conftest import NewLoop
 from tests.adapters.store.samples import sample
 from tests.adapters.store.test_adapter import ask
 from tests.integration.testbed.redis import RedisServer, TlsFiles
@@ -57,12 +57,7 @@ async def tried(address: StoreAddress, ready_timeout_ms: int = 10_000) -> object
         await store.close()
 
 
-@pytest.mark.parametrize(
-    "new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"]
-)
-def test_a_store_behind_tls_serves(
-    server: RedisServer, new_loop: Callable[[], asyncio.AbstractEventLoop]
-) -> None:
+def test_a_store_behind_tls_serves(server: RedisServer, new_loop: NewLoop) -> None:
     address = StoreAddress.parse(server.address)
     assert address.tls
     with asyncio.Runner(loop_factory=new_loop) as runner:

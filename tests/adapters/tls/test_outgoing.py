@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import uvloop
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -24,6 +23,7 @@ from qim.adapters.start_refused import StartRefused
 from qim.adapters.tls.dev_chain import Authority, Issued
 from qim.adapters.tls.outgoing import OutgoingFiles, OutgoingTls, read_outgoing
 from qim.adapters.tls.pair import CLIENT_AUTH, SERVER_AUTH
+from tests.adapters.conftest import NewLoop
 from tests.adapters.rpc.stage import Told
 from tests.adapters.tls.chain import HOUR
 
@@ -31,10 +31,10 @@ NAMES = ("QIM_X_CA", "QIM_X_CERT", "QIM_X_KEY")
 Run = Callable[[Coroutine[Any, Any, None]], None]
 
 
-@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def run(request: pytest.FixtureRequest) -> Run:
+@pytest.fixture
+def run(new_loop: NewLoop) -> Run:
     def on_loop(work: Coroutine[Any, Any, None]) -> None:
-        with asyncio.Runner(loop_factory=request.param) as runner:
+        with asyncio.Runner(loop_factory=new_loop) as runner:
             runner.run(work)
 
     return on_loop
