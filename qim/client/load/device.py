@@ -210,7 +210,7 @@ class LoadDevice(asyncio.Protocol):
             self._write(frame)
 
     def ping(self) -> None:
-        """The control group: it touches the gateway alone."""
+        """The control group: a gateway, and the lane's W from the memory of its mailbox owner; no store, no log."""
         if self.online.is_set():
             self._write(Ping(client_time=now_us()))
 

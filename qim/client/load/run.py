@@ -28,6 +28,8 @@ from qim.core.contract.tokens import AccessToken, sign_token
 
 TICK_SECONDS: Final = 0.001
 PING_SECONDS: Final = 1.0
+PINGING: Final = 50
+"""About so many devices of a run ping, each once in PING_SECONDS."""
 CONNECT_SECONDS_MAX: Final = 120.0
 GROUP_SECONDS_MAX: Final = 60.0
 READ_SECONDS_MAX: Final = 30.0
@@ -127,10 +129,10 @@ class LoadRun:
     async def run(self) -> LoadReport:
         """All phases. Raises NotBegun."""
         plan = self.plan
-        nursing: asyncio.Task[None] | None = None
+        beside: list[asyncio.Task[None]] = []
         try:
             await self._connect()
-            nursing = asyncio.create_task(self._nurse())
+            beside = [asyncio.create_task(work) for work in (self._nurse(), self._ping())]
             await self._make_groups()
             self._pair()
             if plan.warmup:
@@ -145,8 +147,8 @@ class LoadRun:
             unread = await self._read_through()
             return self._report(span, elapsed, unread)
         finally:
-            if nursing is not None:
-                nursing.cancel()
+            for task in beside:
+                task.cancel()
             for device in self.devices:
                 device.stop()
 
@@ -284,12 +286,18 @@ class LoadRun:
             turn += 1
             for device in self.devices:
                 device.nurse()
-            for device in self.devices[:: max(1, len(self.devices) // 50)]:
-                device.ping()
             if self.plan.slow and turn % max(1, int(self.plan.slow_seconds * 2)) == 1:
                 for device in self.devices[: self.plan.slow]:
                     device.hold_reading(self.plan.slow_seconds)
                 self.tally.counts["readers_held"] += self.plan.slow
+
+    async def _ping(self) -> None:
+        """One after the other through the second: pings that leave together would measure the queue of each other."""
+        asking = self.devices[:: max(1, len(self.devices) // PINGING)]
+        while True:
+            for device in asking:
+                await asyncio.sleep(PING_SECONDS / len(asking))
+                device.ping()
 
     async def _settle(self) -> None:
         """Until nothing is open and nothing promised is missing, or time is up."""
