@@ -20,7 +20,8 @@ from _processes import machine, median_of
 
 from qim.adapters.rpc import ProcessRole, RpcNetwork, RpcSecurity
 from qim.adapters.tls.dev_chain import DevChain, write_dev_chain
-from qim.adapters.tls.internal import InternalTls, InternalTlsSettings
+from qim.adapters.tls.internal import InternalTls
+from qim.adapters.tls.internal_settings import InternalTlsSettings
 from qim.core.contract.rpc import Actor, AskHistory, HistoryAnswer
 from qim.core.ports.network import Received, Send
 

@@ -13,7 +13,6 @@ from qim.cli.command import Subparsers, add_command
 from qim.cli.exit_codes import Exit
 from qim.cli.output import print_json, say
 from qim.cli.serve import ROLES
-from qim.core.contract.redact import secret_digest
 from qim.services.roles import ServiceRole
 from qim.services.settings import Reading, check_settings, read_settings, warnings
 from qim.services.settings.table import VARIABLES, Variable
@@ -80,7 +79,7 @@ def _check(reading: Reading, roles: Iterable[ServiceRole], *, as_json: bool) -> 
         for remark in (*reading.remarks, *warned):
             say(remark)
         if not faults:
-            print("nothing to refuse in the configuration; servers are checked at start")
+            print("nothing to refuse in the configuration; files and servers are checked at start")
     return int(Exit.USAGE if faults else Exit.DONE)
 
 
@@ -144,21 +143,11 @@ def _row(variable: Variable, reading: Reading) -> dict[str, Any]:
 
 
 def shown(variable: Variable, value: Any) -> str | None:
-    """As it would stand in the environment; of a secret its digest alone, of an address with a password in it too."""
+    """As it would stand in the environment; a digest in place of what is secret of it."""
     if value is None:
         return None
     text = variable.kind.show(value)
-    if variable.secret:
-        return _without_secret(variable, text)
-    return text
-
-
-def _without_secret(variable: Variable, text: str) -> str:
-    if not variable.name.endswith("_ADDR"):
-        return secret_digest(text)
-    head, at, host = text.rpartition("@")
-    scheme = head.partition("://")[0] + "://" if "://" in head else ""
-    return f"{scheme}{secret_digest(head)}@{host}" if at else text
+    return text if variable.conceal is None else variable.conceal(text)
 
 
 # ------------------------------------------------------------ share

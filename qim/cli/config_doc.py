@@ -8,17 +8,14 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
+from qim.services.cluster import shared
 from qim.services.roles import ServiceRole
 from qim.services.settings import Settings
-from qim.services.settings.table import (
-    ELSEWHERE,
-    OBSOLETE,
-    TEST_PREFIX,
-    VARIABLES,
-    Variable,
-)
+from qim.services.settings.obsolete import ELSEWHERE, OBSOLETE, TEST_PREFIX
+from qim.services.settings.table import VARIABLES, Variable
 
 DEFAULT_TARGET = Path("docs/configuration.md")
+SHARED = frozenset(shared.VARIABLES.values())
 
 INTRODUCTION = """\
 # Configuration
@@ -30,9 +27,11 @@ What `qim serve` is told. The embedded server takes options instead: `qim up --h
 - A variable stands in the environment, or in a TOML file (`--config FILE`, or `QIM_CONFIG`) under its name without `QIM_`,
   in small letters: `redis_addr = "10.0.0.5:6379"`. Lists may be TOML arrays. The environment goes before the file.
 - An unknown key of the file, and an unknown `QIM_…` of the environment, refuse the start and name the nearest known one.
-  Variables of the tests (`QIM_TEST_…`) and of other commands, below, are let pass.
-- `qim config check` says everything that would be refused, for every role or for `--role ROLE`; `qim config print` shows
-  each value and where it came from. Secrets are shown as digests.
+  Variables of the tests (`QIM_TEST_…`) and of other commands, below, are let pass. Kubernetes puts variables of its own beside
+  them where a Service is called `qim-…` (`QIM_WRITER_SERVICE_HOST`): `enableServiceLinks: false` in the pod.
+- `qim config check` says everything that the configuration would be refused for, for every role or for `--role ROLE`; files that
+  it names and servers are looked at by a start, and by `qim doctor`. `qim config print` shows each value and where it came
+  from. Secrets are shown as digests.
 - *needed* means: there is no default and the named roles refuse to start without it.
 - Parameters that processes must share (marked *shared*, with every other shared parameter of contract.md) are written to the
   registry by the first process that starts; a process with others refuses to start and names the difference. With every
@@ -53,9 +52,9 @@ REFUSALS = """\
 | `config_obsolete`, `store_backend_deprecated` | a variable without a meaning whose value could be relied on |
 | `topics_not_distinct` | two of the three topics have one name |
 | `archiver_without_archive` | an archiver without `QIM_MESSAGE_STORE_BACKEND=tiered` |
-| `tls_pair_half` | a certificate without its key, or the reverse: never ends in plaintext |
+| `tls_half_pair` | a certificate without its key, or the reverse: never ends in plaintext |
 | `clients_plaintext` | a gateway outside loopback without TLS, unless `QIM_GATEWAY_PLAINTEXT=1` says that something in front of it has it |
-| `internal_tls_half` | some of the four files of mTLS between processes |
+| `internal_tls_incomplete` | some of the four files of mTLS between processes |
 | `internal_plaintext` | any internal listener outside loopback without mTLS |
 | `internal_server_name_missing` | mTLS without the name expected of those it dials |
 | `internal_role_list_missing` | mTLS without the certificates of a role that speaks to this one |
@@ -63,7 +62,9 @@ REFUSALS = """\
 | `auth_secret_default` | the development secret while anything listens outside loopback |
 | `etcd_login_half`, `archive_login_half` | a name at etcd or the archive without its password, or the reverse |
 | `brokers_login_half` | some of mechanism, name and password at the brokers |
-| `webhook_url` | a hook that is neither http:// nor https:// |
+| `redis_address`, `redis_unsafe_dev_elsewhere` | an address of a store that is none; `QIM_REDIS_ALLOW_UNSAFE_DEV` for one on another machine |
+| `archive_hosts_invalid`, `archive_keyspace_invalid`, `archive_unsafe_dev_abroad` | contact points or a keyspace that are none; `QIM_SCYLLA_ALLOW_UNSAFE_DEV` for nodes on other machines |
+| `webhook_url`, `webhook_secret` | a hook that is neither http:// nor https:// or has no host; a secret that is none of Standard Webhooks |
 
 What servers are refused for (version, durability, topics, replication) is in
 [operations.md](operations.md#servers-that-are-refused).
@@ -91,11 +92,12 @@ def _parts() -> Iterator[str]:
 
 
 def _row(variable: Variable) -> tuple[str, str, str, str]:
+    mark = "; *shared*" if variable.name in SHARED else ""
     return (
         f"`{variable.name}`",
         _default(variable),
         variable.kind.expected,
-        variable.meaning,
+        f"{variable.meaning}{mark}",
     )
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from qim.adapters.loopback import is_loopback
+from qim.adapters.loopback import is_loopback, is_wildcard
 
 
 @pytest.mark.parametrize(
@@ -22,3 +22,20 @@ from qim.adapters.loopback import is_loopback
 )
 def test_loopback_is_literal(host: str, loopback: bool) -> None:
     assert is_loopback(host) is loopback
+
+
+@pytest.mark.parametrize(
+    ("host", "wildcard"),
+    [
+        ("0.0.0.0", True),
+        ("::", True),
+        ("[::]", True),
+        ("0::0", True),
+        ("", True),
+        ("127.0.0.1", False),
+        ("::1", False),
+        ("my.host", False),
+    ],
+)
+def test_every_interface_is_no_place_to_dial(host: str, wildcard: bool) -> None:
+    assert is_wildcard(host) is wildcard

@@ -18,7 +18,7 @@ from qim.services.refused_line import refused_address, refused_line
 from qim.services.roles import ServiceRole
 from qim.services.runtime import Runtime
 from tests.services.one_process_cluster import SETTINGS, OneProcessCluster
-from tests.services.test_settings import NEEDED
+from tests.services.settings_told import NEEDED
 
 REFUSED = StartRefused(
     "redis_aof_off", "appendonly", got="no", expected="yes", command="redis-cli …"
@@ -69,10 +69,10 @@ def test_serve_refuses_in_the_format_of_its_log(
     assert main(["serve", "gateway"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     record = json.loads(line)
-    assert (record["service"], record["code"]) == ("gateway", "tls_pair_half")
+    assert (record["service"], record["code"]) == ("gateway", "tls_half_pair")
     monkeypatch.setenv("QIM_LOG_FORMAT", "text")
     assert main(["serve", "gateway"]) == 2
-    assert capsys.readouterr().err.startswith("qim serve gateway: QIM_TLS_CERT")
+    assert capsys.readouterr().err.startswith("qim serve gateway: QIM_TLS_KEY")
 
 
 def test_what_is_let_pass_is_told_in_that_format_too(

@@ -9,7 +9,7 @@ import pytest
 
 from qim.cli.main import main
 from qim.core.contract.tokens import verify_token
-from tests.services.test_settings import NEEDED
+from tests.services.settings_told import NEEDED
 
 
 @pytest.fixture(autouse=True)
@@ -28,8 +28,8 @@ def test_a_start_that_is_refused_ends_with_2_and_says_how_to_mend_it(
     assert main(["serve", "gateway"]) == 2
     told = capsys.readouterr()
     assert told.out == ""
-    assert "qim serve gateway: QIM_TLS_CERT is set without QIM_TLS_KEY" in told.err
-    assert "[tls_pair_half]" in told.err
+    assert "qim serve gateway: QIM_TLS_KEY is not set while QIM_TLS_CERT is" in told.err
+    assert "[tls_half_pair]" in told.err
 
 
 def test_a_server_that_is_not_there_is_a_refusal_too(

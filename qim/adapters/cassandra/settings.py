@@ -97,7 +97,7 @@ def require_strong(settings: CassandraSettings) -> None:
             f"{PREFIX}ALLOW_UNSAFE_DEV",
             got=f"1 with {', '.join(host for host, _ in settings.hosts)}",
             expected="0, or contact points on loopback alone",
-            command=f"unset {PREFIX}ALLOW_UNSAFE_DEV",
+            command=f"export {PREFIX}ALLOW_UNSAFE_DEV=0",
         )
 
 

@@ -95,7 +95,7 @@ class SharedNumbers:
             got=", ".join(f"{name}={numbers[name]}" for name in different),
             expected=", ".join(f"{name}={stored[name]}" for name in different)
             + f" (fixed at first start in etcd under {self._keys.shared.decode()})",
-            command="; ".join(dict.fromkeys(remedies)),
+            command="; ".join(filter(None, dict.fromkeys(remedies))),
         )
 
     def _unreachable(self, detail: str) -> StartRefused:

@@ -148,7 +148,7 @@ def refuse_unsafe_elsewhere(address: StoreAddress) -> None:
             f"QIM_REDIS_ALLOW_UNSAFE_DEV for {address}",
             got="set",
             expected="unset unless the address is a literal loopback one, localhost or a Unix socket",
-            command="unset QIM_REDIS_ALLOW_UNSAFE_DEV",
+            command="export QIM_REDIS_ALLOW_UNSAFE_DEV=0",
         )
 
 

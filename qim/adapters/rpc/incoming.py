@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from msgspec import Struct
 
+from qim.adapters.loopback import is_wildcard
 from qim.adapters.rpc.frames import (
     HELLO_BYTES_MAX,
     RPC_VERSION,
@@ -239,11 +240,12 @@ class Incoming(asyncio.Protocol):
 
 
 def dialable(address: str) -> bool:
-    """host:port or [host]:port with a port above 0."""
+    """host:port or [host]:port with a port above 0, and no address of every interface: who dialled that would meet itself."""
     host, colon, port = address.rpartition(":")
     bare = host.strip("[]")
     return (
         bool(colon and bare)
+        and not is_wildcard(bare)
         and (":" not in bare or host.startswith("["))
         and all(33 <= ord(letter) < 127 for letter in address)
         and port.isascii()

@@ -5,11 +5,10 @@ its asker named in HELLO, and order holds within a connection. Everything is los
 """
 
 import asyncio
-import ipaddress
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from qim.adapters.loopback import is_loopback
+from qim.adapters.loopback import is_loopback, is_wildcard
 from qim.adapters.reporting import SILENT, Reporting
 from qim.adapters.rpc.frames import frame
 from qim.adapters.rpc.incoming import Caller, dialable
@@ -195,11 +194,3 @@ def _unreachable(got: str, port: int) -> StartRefused:
         expected="host:port, or a listener on one address",
         command=f"export QIM_INTERNAL_ADVERTISE=$(hostname -f):{port}",
     )
-
-
-def is_wildcard(host: str) -> bool:
-    """Every address of this machine."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_unspecified
-    except ValueError:
-        return host == ""

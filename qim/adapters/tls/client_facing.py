@@ -6,7 +6,8 @@ from typing import Final
 
 from qim.adapters.reporting import SILENT, Reporting
 from qim.adapters.tls.contexts import tls13
-from qim.adapters.tls.pair import SERVER_AUTH, Leaf, TlsPair, load_pair, pair_of
+from qim.adapters.tls.files import TlsPair, pair_of
+from qim.adapters.tls.pair import SERVER_AUTH, Leaf, load_pair
 from qim.adapters.tls.reload import Reloadable
 from qim.core.contract.wire import ALPN
 

@@ -6,6 +6,8 @@ certificate of one kind is no good for another. A real deployment issues its own
 
 import json
 import os
+import re
+import shlex
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -21,7 +23,7 @@ from msgspec import Struct
 
 from qim.adapters.rpc.roles import ProcessRole, callers_of, dialled_by
 from qim.adapters.tls.client_facing import PAIR_NAMES as CLIENT_FACING_NAMES
-from qim.adapters.tls.internal import (
+from qim.adapters.tls.internal_settings import (
     CLIENT_CA_NAME,
     PAIR_NAMES,
     SERVER_CA_NAME,
@@ -31,6 +33,7 @@ from qim.adapters.tls.internal import (
 from qim.adapters.tls.pair import CLIENT_AUTH, SERVER_AUTH
 
 LOCAL_NAMES: Final = ("localhost", "127.0.0.1", "::1")
+DNS_NAME: Final = re.compile(r"(\*\.)?([A-Za-z0-9_-]{1,63}\.)*[A-Za-z0-9_-]{1,63}")
 CLOCK_SLACK: Final = timedelta(minutes=5)
 """Certificates are valid a little earlier than now: the other machine's clock may lag."""
 
@@ -110,10 +113,12 @@ class DevChain(Struct, frozen=True, kw_only=True):
 
 
 def write_dev_chain(folder: Path, *, days: int, names: tuple[str, ...] = ()) -> DevChain:
-    """Make a chain in ``folder``, new or empty. Raises FileExistsError, OSError.
+    """Make a chain in ``folder``, new or empty. Raises FileExistsError, OSError, ValueError (a name that is none).
 
     ``names``: what clients call the gateway besides this machine's own loopback names.
     """
+    for name in names:
+        _general(name)
     folder = folder.absolute()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if any(folder.iterdir()):
@@ -141,7 +146,8 @@ def write_dev_chain(folder: Path, *, days: int, names: tuple[str, ...] = ()) -> 
     shared = _shared(folder, fingerprints)
     environment = _environment(folder, shared)
     for owner, variables in environment.items():
-        lines = "".join(f"{name}={value}\n" for name, value in variables.items())
+        # Quoted where the path needs it: a shell, systemd and compose read that, while `env $(cat …)` would not.
+        lines = "".join(f"{name}={shlex.quote(value)}\n" for name, value in variables.items())
         _write(folder / f"{owner}.env", lines.encode(), 0o644)
     for role in ProcessRole:
         keys = {name.removeprefix("QIM_").lower(): text for name, text in environment[role].items()}
@@ -220,10 +226,13 @@ def _name(common: str) -> x509.Name:
 
 
 def _general(name: str) -> x509.GeneralName:
+    """Raises ValueError."""
     try:
         address: IPv4Address | IPv6Address = ip_address(name)
     except ValueError:
-        return x509.DNSName(name)
+        if not DNS_NAME.fullmatch(host := name.encode("idna").decode("ascii")):
+            raise ValueError(f"{name!r} is neither an IP address nor a DNS name") from None
+        return x509.DNSName(host)
     return x509.IPAddress(address)
 
 

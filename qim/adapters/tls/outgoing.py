@@ -12,7 +12,8 @@ from typing import Any
 from msgspec import Struct
 
 from qim.adapters.reporting import SILENT, Reporting
-from qim.adapters.tls.pair import Leaf, load_own, pair_of, unreadable
+from qim.adapters.tls.files import pair_of
+from qim.adapters.tls.pair import Leaf, load_own, unreadable
 from qim.adapters.tls.reload import Reloadable
 
 

@@ -17,17 +17,10 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from msgspec import Struct
 
 from qim.adapters.start_refused import StartRefused
+from qim.adapters.tls.files import TlsPair
 
 SERVER_AUTH: Final = ExtendedKeyUsageOID.SERVER_AUTH
 CLIENT_AUTH: Final = ExtendedKeyUsageOID.CLIENT_AUTH
-
-
-class TlsPair(Struct, frozen=True, kw_only=True):
-    """PEM files. ``names``: the variables they came from, for what is told about them."""
-
-    certificate: Path
-    key: Path
-    names: tuple[str, str]
 
 
 class Leaf(Struct, frozen=True, kw_only=True):
@@ -40,22 +33,6 @@ class Leaf(Struct, frozen=True, kw_only=True):
     def seconds_left(self) -> float:
         """Until it expires; negative once it has."""
         return (self.not_after - datetime.now(UTC)).total_seconds()
-
-
-def pair_of(certificate: str, key: str, names: tuple[str, str]) -> TlsPair | None:
-    """None where neither is set. Raises StartRefused on half a pair: it must not become plaintext by a typing error."""
-    if not certificate and not key:
-        return None
-    if not certificate or not key:
-        missing, given = (names[0], names[1]) if not certificate else (names[1], names[0])
-        raise StartRefused(
-            "tls_half_pair",
-            missing,
-            got=f"not set while {given} is",
-            expected="both of them, or neither",
-            command=f"export {missing}=/path/to/file.pem, or: unset {given}",
-        )
-    return TlsPair(certificate=Path(certificate), key=Path(key), names=names)
 
 
 def load_pair(context: ssl.SSLContext, pair: TlsPair, purpose: x509.ObjectIdentifier) -> Leaf:

@@ -16,7 +16,7 @@ from qim.adapters.start_refused import StartRefused
 from qim.adapters.tls.contexts import tls13
 from qim.adapters.tls.dev_chain import Authority
 from qim.adapters.tls.faults import handshake_fault
-from qim.adapters.tls.internal import (
+from qim.adapters.tls.internal_settings import (
     CLIENT_CA_NAME,
     PAIR_NAMES,
     InternalTlsSettings,

@@ -73,7 +73,10 @@ def _url(name: str, environment: Mapping[str, str]) -> str:
     except ValueError:
         usable = False
     if not usable:
-        raise _wrong("webhook_url", name, text, "http:// or https:// and a host", "https://…")
+        # Not the text itself: login, path and query of a hook may each be a key.
+        scheme, separator, _ = text.partition("://")
+        got = f"a URL of the scheme {scheme[:16]!r}" if separator else "no URL"
+        raise _wrong("webhook_url", name, got, "http:// or https:// and a host", "https://…")
     return text
 
 

@@ -75,7 +75,8 @@ class Certificates(Reloads, Protocol):
 class Opened:
     """What a role's process speaks to, opened and checked; ``close`` ends all of it in reverse."""
 
-    def __init__(self) -> None:
+    def __init__(self, reloads: list[Certificates] | None = None) -> None:
+        """``reloads``: where certificates are added as they are read, for who listens to SIGHUP already."""
         self.ports: Ports
         self.registry: Registry
         self.topic_ids: Mapping[Topic, bytes] = {}
@@ -83,7 +84,7 @@ class Opened:
         self.gauges: list[Gauges] = []
         self.links: list[Link] = []
         self.warnings: list[str] = []
-        self.reloads: list[Certificates] = []
+        self.reloads: list[Certificates] = [] if reloads is None else reloads
         self.advice: list[tuple[str, str]] = []
         """(what was found, what to do) of what is no reason to refuse."""
         self._stack = AsyncExitStack()
@@ -109,10 +110,11 @@ class NotAsked:
 
 
 class Told(Struct, frozen=True, kw_only=True):
-    """Whom adapters tell what nobody asked: log lines, numbers, a store's other incarnation."""
+    """Whom adapters tell what nobody asked: log lines, numbers, a store's other incarnation, certificates they read."""
 
     reporting: Reporting
     on_reset: Callable[[StoreReset], None]
+    reloads: list[Certificates] | None = None
 
 
 Open = Callable[[Settings, ServiceRole, AbstractEventLoop, Told], Awaitable[Opened]]
@@ -122,7 +124,7 @@ async def open_adapters(
     settings: Settings, role: ServiceRole, loop: AbstractEventLoop, told: Told
 ) -> Opened:
     """Connect and check: stores, log, archive, then registry. Nothing durable is written. Raises StartRefused."""
-    opened = Opened()
+    opened = Opened(told.reloads)
     try:
         message, mailbox = await _open_stores(settings, role, opened, told)
         log: Port = NotAsked(role, "log")
@@ -274,18 +276,7 @@ async def open_archive(
     from qim.adapters.cassandra.archive import CassandraArchive
     from qim.adapters.cassandra.settings import settings_from
 
-    told = {
-        "HOSTS": ",".join(settings.scylla_hosts or ()),
-        "KEYSPACE": settings.scylla_keyspace,
-        "DC": settings.scylla_dc,
-        "RF": str(settings.scylla_rf),
-        "CONSISTENCY": settings.scylla_consistency,
-        "ALLOW_UNSAFE_DEV": "1" if settings.scylla_allow_unsafe_dev else "",
-        "USER": settings.scylla_user,
-        "PASSWORD": settings.scylla_password,
-        "TLS_CA": settings.scylla_tls_ca,
-    }
-    found = settings_from({f"QIM_SCYLLA_{name}": value or "" for name, value in told.items()})
+    found = settings_from(settings.told())
     tls = None
     if found.tls_ca:
         tls = towards("archive", found.tls_files(), opened, reporting).context
@@ -379,7 +370,8 @@ def internal_security(
     """mTLS between processes; None: plaintext, all internal listeners being loopback. Raises StartRefused."""
     if not has_internal_tls(settings):
         return None
-    from qim.adapters.tls.internal import InternalTls, InternalTlsSettings
+    from qim.adapters.tls.internal import InternalTls
+    from qim.adapters.tls.internal_settings import InternalTlsSettings
 
     told = InternalTlsSettings.from_environment(settings.told())
     assert told is not None, "all four files are set"

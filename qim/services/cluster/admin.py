@@ -1,20 +1,18 @@
 """A command's side of an admin operation: who it is by certificate, and the auditor it asks (decision 0025)."""
 
 import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import uvloop
 
+from qim.adapters.loopback import is_wildcard
 from qim.adapters.rpc import ProcessRole
 from qim.adapters.rpc.admin import ask_auditor
 from qim.adapters.start_refused import StartRefused
+from qim.adapters.tls.internal_settings import InternalTlsSettings
 from qim.core.contract.rpc_admin import AdminDone, AdminOrder
 from qim.services.settings import Settings
-from qim.services.settings.checks import WILDCARDS
 from qim.services.settings.values import show_address
-
-if TYPE_CHECKING:
-    from qim.adapters.tls.internal import InternalTlsSettings
 
 RID: Final = 1
 """A connection carries one order."""
@@ -23,7 +21,7 @@ RID: Final = 1
 def auditor_address(settings: Settings) -> str:
     """Where the configuration puts the auditor; one that listens on every interface is looked for on this machine."""
     host, port = settings.auditor_listen
-    if host in WILDCARDS:
+    if is_wildcard(host):
         host = "::1" if ":" in host else "127.0.0.1"
     return show_address((host, port))
 
@@ -62,9 +60,7 @@ def proved_here(settings: Settings) -> str:
     return proved(told, ProcessRole.ADMIN)
 
 
-def _told(settings: Settings) -> "InternalTlsSettings":
-    from qim.adapters.tls.internal import InternalTlsSettings
-
+def _told(settings: Settings) -> InternalTlsSettings:
     told = InternalTlsSettings.from_environment(settings.told())
     if told is None:
         raise StartRefused(

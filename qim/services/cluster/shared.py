@@ -18,21 +18,16 @@ from qim.core.retention import RetentionPolicy
 from qim.services.hosting import Deployment
 from qim.services.roles import LEASED, resources
 from qim.services.settings import Settings, parameter_faults, registry_faults
+from qim.services.settings.model import VARIABLE_OF
 
 DIGEST: Final = "shared_digest"
 TENANTS: Final = "tenant_retention"
 VARIABLES: Final[Mapping[str, str]] = {
-    "shard_count": "QIM_MAILBOX_SHARD_COUNT",
-    "outbox_partition_count": "QIM_OUTBOX_PARTITION_COUNT",
-    "message_store_backend": "QIM_MESSAGE_STORE_BACKEND",
-    "mailbox_store_backend": "QIM_MAILBOX_STORE_BACKEND",
-    "hot_window_ms": "QIM_HISTORY_HOT_WINDOW_MS",
-    "default_retention_ms": "QIM_DEFAULT_HISTORY_RETENTION_DAYS",
+    **{name: VARIABLE_OF[name] for name in SHARED if name in VARIABLE_OF},
     TENANTS: "QIM_TENANT_RETENTION_DAYS",
-    "outbox_recovery_window_ms": "QIM_OUTBOX_RECOVERY_WINDOW_MS",
-    "dispatch_recovery_window_ms": "QIM_DISPATCH_RECOVERY_WINDOW_MS",
 }
-"""By which variable a shared number is told; the others come with the version of the software."""
+"""By which variable a shared number is told."""
+OF_THE_VERSION: Final = "qim --version  # as the others': this number comes with the software"
 IN_DAYS: Final = frozenset({"default_retention_ms"})
 MAY_CHANGE: Final = frozenset(
     {
@@ -56,8 +51,9 @@ def shared_numbers(deployment: Deployment) -> dict[str, str]:
 
 
 def remedies(stored: Mapping[str, str]) -> dict[str, str]:
-    """For each stored number the command that makes a process come with it."""
-    found = dict.fromkeys(stored, "qim config print")
+    """For each stored number the command that makes a process come with it; "" for the digest, which follows the others."""
+    found = dict.fromkeys(stored, OF_THE_VERSION)
+    found |= {DIGEST: ""} if DIGEST in stored else {}
     found |= {
         name: "qim doctor  # says what to do about a topic made anew"
         for name in stored
@@ -147,7 +143,7 @@ def _fixed(names: list[str], differences: Mapping[str, tuple[str, str]]) -> Star
         got=", ".join(f"{name}={differences[name][1]}" for name in names),
         expected=", ".join(f"{name}={value}" for name, value in stored.items())
         + ": stored data is laid out by it",
-        command="; ".join(dict.fromkeys(remedies(stored).values())),
+        command="; ".join(filter(None, dict.fromkeys(remedies(stored).values()))),
     )
 
 

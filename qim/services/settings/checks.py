@@ -1,26 +1,25 @@
 """What must not start, judged from the settings alone: before any connection is made (issue: start-up checks)."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from typing import Final
 
-from qim.adapters.loopback import is_loopback
-from qim.adapters.rpc.roles import ProcessRole, callers_of, dialled_by
+from qim.adapters.loopback import is_loopback, is_wildcard
+from qim.adapters.redis.address import StoreAddress
+from qim.adapters.redis.startup import refuse_unsafe_elsewhere
+from qim.adapters.rpc.roles import ProcessRole
 from qim.adapters.start_refused import StartRefused
-from qim.core.contract.params import ParametersInvalid
+from qim.adapters.tls.files import pair_of
+from qim.adapters.tls.internal_settings import InternalTlsSettings
+from qim.core.contract.params import ParameterFault, ParametersInvalid
 from qim.services.roles import ServiceRole
-from qim.services.settings.model import DEVELOPMENT_SECRET, Settings
+from qim.services.settings.model import DEVELOPMENT_SECRET, VARIABLE_OF, Settings
 from qim.services.settings.table import VARIABLES
 from qim.services.settings.values import Address, show_address
 
 _SIGNS: Final = frozenset({ServiceRole.GATEWAY, ServiceRole.MAILBOX})
 _ARCHIVE_READERS: Final = frozenset({ServiceRole.WRITER, ServiceRole.MAILBOX, ServiceRole.ARCHIVER})
-_INTERNAL_FILES: Final = (
-    "QIM_INTERNAL_TLS_CERT",
-    "QIM_INTERNAL_TLS_KEY",
-    "QIM_INTERNAL_TLS_CLIENT_CA",
-    "QIM_INTERNAL_TLS_SERVER_CA",
-)
-WILDCARDS: Final = ("0.0.0.0", "::")
+_ARCHIVE: Final = ("scylla_hosts", "scylla_keyspace", "scylla_dc", "scylla_rf")
 
 
 def check_settings(settings: Settings, role: ServiceRole) -> tuple[StartRefused, ...]:
@@ -29,6 +28,7 @@ def check_settings(settings: Settings, role: ServiceRole) -> tuple[StartRefused,
         *_missing(settings, role),
         *_topics(settings, role),
         *parameter_faults(settings),
+        *_stores(settings),
         *_archive(settings, role),
         *_client_tls(settings, role),
         *registry_faults(settings),
@@ -113,13 +113,46 @@ def parameter_faults(settings: Settings) -> Iterator[StartRefused]:
         settings.parameters().require_valid()
     except ParametersInvalid as error:
         for fault in error.faults:
+            variable = VARIABLE_OF.get(fault.name)
             yield StartRefused(
                 "config_parameters",
-                f"the parameter {fault.name}",
+                f"{variable} ({fault.name})" if variable else f"the parameter {fault.name}",
                 got=fault.got,
                 expected=fault.expected,
-                command=f"qim config print  # {fault.remedy}",
+                command=_told_otherwise(fault),
             )
+
+
+def _told_otherwise(fault: ParameterFault) -> str:
+    """The variable to set: of what is at fault, or of what it is measured by where that is nobody's to change."""
+    words = re.findall(r"\w+", f"{fault.name} {fault.remedy}")
+    variables = [VARIABLE_OF[word] for word in words if word in VARIABLE_OF]
+    assert variables, f"nobody told {fault.name}"
+    remedy = re.sub(r"\w+", lambda word: VARIABLE_OF.get(word[0], word[0]), fault.remedy)
+    return f"export {variables[0]}=…  # {remedy}"
+
+
+def _stores(settings: Settings) -> Iterator[StartRefused]:
+    for name in ("redis_addr", "mailbox_redis_addr"):
+        told = getattr(settings, name)
+        if told is not None:
+            yield from _store(settings, f"QIM_{name.upper()}", told)
+
+
+def _store(settings: Settings, variable: str, told: str) -> Iterator[StartRefused]:
+    try:
+        address = StoreAddress.parse(told)
+    except StartRefused as refused:
+        yield StartRefused(
+            refused.code,
+            variable,
+            got=refused.got,
+            expected=refused.expected,
+            command=f"export {variable}=127.0.0.1:6379",
+        )
+        return
+    if settings.redis_allow_unsafe_dev:
+        yield from _refusal_of(lambda: refuse_unsafe_elsewhere(address))
 
 
 def _archive(settings: Settings, role: ServiceRole) -> Iterator[StartRefused]:
@@ -134,20 +167,42 @@ def _archive(settings: Settings, role: ServiceRole) -> Iterator[StartRefused]:
         )
     if not tiered or role not in _ARCHIVE_READERS:
         return
-    for name in ("scylla_hosts", "scylla_keyspace", "scylla_dc", "scylla_rf"):
-        if getattr(settings, name) is None:
-            variable = f"QIM_{name.upper()}"
-            yield StartRefused(
-                "config_missing",
-                f"{variable} for {role}, as QIM_MESSAGE_STORE_BACKEND is tiered",
-                got="not set",
-                expected="set with the others of QIM_SCYLLA_*, or QIM_MESSAGE_STORE_BACKEND=redis for development",
-                command=f"export {variable}=…",
-            )
+    absent = [name for name in _ARCHIVE if getattr(settings, name) is None]
+    for name in absent:
+        variable = f"QIM_{name.upper()}"
+        yield StartRefused(
+            "config_missing",
+            f"{variable} for {role}, as QIM_MESSAGE_STORE_BACKEND is tiered",
+            got="not set",
+            expected="set with the others of QIM_SCYLLA_*, or QIM_MESSAGE_STORE_BACKEND=redis for development",
+            command=f"export {variable}=…",
+        )
+    if not absent:
+        yield from _refusal_of(lambda: _archive_words(settings))
+
+
+def _archive_words(settings: Settings) -> None:
+    """Raises StartRefused, ModuleNotFoundError."""
+    from qim.adapters.cassandra.settings import require_strong, settings_from
+
+    require_strong(settings_from(settings.told()))
+
+
+def _refusal_of(judge: Callable[[], object]) -> Iterator[StartRefused]:
+    """What an adapter refuses of its own settings, told by a check already.
+
+    Without the extra `cluster` there is no adapter to ask; `qim serve` says that before anything else.
+    """
+    try:
+        judge()
+    except ModuleNotFoundError:
+        return
+    except StartRefused as refused:
+        yield refused
 
 
 def _client_tls(settings: Settings, role: ServiceRole) -> Iterator[StartRefused]:
-    yield from _pair(settings.tls_cert, settings.tls_key, "QIM_TLS_CERT", "QIM_TLS_KEY")
+    yield from _pair(settings.tls_cert, settings.tls_key, ("QIM_TLS_CERT", "QIM_TLS_KEY"))
     allowed = settings.gateway_plaintext or settings.tls_key is not None
     if role is ServiceRole.GATEWAY and _serves_plaintext_abroad(settings) and not allowed:
         yield StartRefused(
@@ -162,9 +217,9 @@ def _client_tls(settings: Settings, role: ServiceRole) -> Iterator[StartRefused]
 def registry_faults(settings: Settings) -> Iterator[StartRefused]:
     """Half of what is said towards etcd."""
     tls = settings.etcd_tls_cert, settings.etcd_tls_key
-    yield from _pair(*tls, "QIM_ETCD_TLS_CERT", "QIM_ETCD_TLS_KEY")
+    yield from _pair(*tls, ("QIM_ETCD_TLS_CERT", "QIM_ETCD_TLS_KEY"))
     login = settings.etcd_user, settings.etcd_password
-    yield from _pair(*login, "QIM_ETCD_USER", "QIM_ETCD_PASSWORD", "etcd_login_half")
+    yield from _login("etcd_login_half", *login, ("QIM_ETCD_USER", "QIM_ETCD_PASSWORD"))
 
 
 def log_faults(settings: Settings) -> Iterator[StartRefused]:
@@ -188,76 +243,46 @@ def log_faults(settings: Settings) -> Iterator[StartRefused]:
 
 def _archive_login(settings: Settings) -> Iterator[StartRefused]:
     login = settings.scylla_user, settings.scylla_password
-    yield from _pair(*login, "QIM_SCYLLA_USER", "QIM_SCYLLA_PASSWORD", "archive_login_half")
+    yield from _login("archive_login_half", *login, ("QIM_SCYLLA_USER", "QIM_SCYLLA_PASSWORD"))
 
 
 def _pair(
-    first: str | None,
-    second: str | None,
-    first_name: str,
-    second_name: str,
-    code: str = "tls_pair_half",
+    certificate: str | None, key: str | None, names: tuple[str, str]
 ) -> Iterator[StartRefused]:
-    if (first is None) != (second is None):
-        here, absent = (first_name, second_name) if second is None else (second_name, first_name)
+    yield from _refusal_of(lambda: pair_of(certificate or "", key or "", names))
+
+
+def _login(
+    code: str, name: str | None, password: str | None, names: tuple[str, str]
+) -> Iterator[StartRefused]:
+    if (name is None) != (password is None):
+        here, absent = names if password is None else reversed(names)
         yield StartRefused(
             code,
             here,
             got=f"set without {absent}",
-            expected="both or neither: half a pair must not end in none",
+            expected="both or neither: half a login must not end in none",
             command=f"export {absent}=…",
         )
 
 
 def _internal_tls(settings: Settings, role: ServiceRole) -> Iterator[StartRefused]:
-    files = settings.internal_tls()
-    if any(files) and not all(files):
-        absent = [name for name, value in zip(_INTERNAL_FILES, files, strict=True) if not value]
-        yield StartRefused(
-            "internal_tls_half",
-            "mTLS between processes",
-            got=f"set up without {', '.join(absent)}",
-            expected="all four of QIM_INTERNAL_TLS_CERT, _KEY, _CLIENT_CA and _SERVER_CA, or none",
-            command=f"export {absent[0]}=…  # `qim certs dev` makes a chain",
-        )
-    if not all(files):
-        for listener in _internal_listeners(settings):
-            if not is_loopback(listener[0]):
-                yield StartRefused(
-                    "internal_plaintext",
-                    f"the internal listener {show_address(listener)}",
-                    got="reachable from other machines, in plaintext",
-                    expected="mTLS, or every internal listener on loopback",
-                    command="qim certs dev  # then set QIM_INTERNAL_TLS_CERT, _KEY, _CLIENT_CA and _SERVER_CA",
-                )
+    told = None
+    try:
+        told = InternalTlsSettings.from_environment(settings.told())
+    except StartRefused as refused:
+        yield refused
+    if told is not None:
+        yield from told.faults(ProcessRole(role.value))
         return
-    yield from _names_and_lists(settings, ProcessRole(role.value))
-
-
-def _names_and_lists(settings: Settings, role: ProcessRole) -> Iterator[StartRefused]:
-    """mTLS is set up: whom this role dials it knows by name, who dials it by certificate."""
-    for target in dialled_by(role):
-        named = getattr(settings, f"internal_tls_server_name_{target}")
-        if settings.internal_tls_server_name is None and named is None:
-            variable = f"QIM_INTERNAL_TLS_SERVER_NAME_{target.upper()}"
+    for listener in _internal_listeners(settings):
+        if not is_loopback(listener[0]):
             yield StartRefused(
-                "internal_server_name_missing",
-                f"the name expected of a {target}",
-                got=f"neither QIM_INTERNAL_TLS_SERVER_NAME nor {variable}",
-                expected="one of them, as any certificate of the CA would do otherwise",
-                command="export QIM_INTERNAL_TLS_SERVER_NAME=…",
-            )
-    for caller in callers_of(role):
-        variable = f"QIM_INTERNAL_{caller.upper()}_CERT_SHA256"
-        if caller is not ProcessRole.ADMIN and not getattr(
-            settings, f"internal_{caller}_cert_sha256"
-        ):
-            yield StartRefused(
-                "internal_role_list_missing",
-                variable,
-                got="not set",
-                expected=f"the SHA-256 of each {caller}'s leaf certificate: without it none may speak",
-                command=f"export {variable}=$(openssl x509 -in {caller}.pem -outform DER | openssl dgst -sha256 -r | cut -d' ' -f1)",
+                "internal_plaintext",
+                f"the internal listener {show_address(listener)}",
+                got="reachable from other machines, in plaintext",
+                expected="mTLS, or every internal listener on loopback",
+                command="qim certs dev  # then set QIM_INTERNAL_TLS_CERT, _KEY, _CLIENT_CA and _SERVER_CA",
             )
 
 
@@ -288,7 +313,7 @@ def _secret(settings: Settings, role: ServiceRole) -> Iterator[StartRefused]:
 
 def _advertised(settings: Settings, role: ServiceRole) -> Iterator[StartRefused]:
     listener = settings.internal_listen(role)
-    if listener is not None and listener[0] in WILDCARDS and settings.internal_advertise is None:
+    if listener is not None and is_wildcard(listener[0]) and settings.internal_advertise is None:
         yield StartRefused(
             "internal_address_unknown",
             "QIM_INTERNAL_ADVERTISE",
@@ -299,13 +324,12 @@ def _advertised(settings: Settings, role: ServiceRole) -> Iterator[StartRefused]
 
 
 def _hooks(settings: Settings) -> Iterator[StartRefused]:
-    for name in ("webhook_before_send_url", "webhook_after_send_url"):
-        url = getattr(settings, name)
-        if url is not None and not url.startswith(("http://", "https://")):
-            yield StartRefused(
-                "webhook_url",
-                f"QIM_{name.upper()}",
-                got=url,
-                expected="http:// or https://",
-                command=f"export QIM_{name.upper()}=https://…",
-            )
+    if settings.webhook_before_send_url or settings.webhook_after_send_url:
+        yield from _refusal_of(lambda: _hooks_words(settings))
+
+
+def _hooks_words(settings: Settings) -> None:
+    """Raises StartRefused, ModuleNotFoundError."""
+    from qim.adapters.webhook.settings import settings_from
+
+    settings_from(settings.told())

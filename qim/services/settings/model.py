@@ -1,5 +1,6 @@
 """Everything a process of `qim serve` is told, once read: one frozen value, and what follows from it for a role."""
 
+from collections.abc import Mapping
 from typing import Final
 
 from msgspec import Struct
@@ -24,6 +25,21 @@ METRICS_PORTS: Final = {
     ServiceRole.AUDITOR: 9108,
 }
 """contract.md names all but the auditor's."""
+VARIABLE_OF: Final[Mapping[str, str]] = {
+    "shard_count": "QIM_MAILBOX_SHARD_COUNT",
+    "outbox_partition_count": "QIM_OUTBOX_PARTITION_COUNT",
+    "message_store_backend": "QIM_MESSAGE_STORE_BACKEND",
+    "mailbox_store_backend": "QIM_MAILBOX_STORE_BACKEND",
+    "hot_window_ms": "QIM_HISTORY_HOT_WINDOW_MS",
+    "default_retention_ms": "QIM_DEFAULT_HISTORY_RETENTION_DAYS",
+    "outbox_recovery_window_ms": "QIM_OUTBOX_RECOVERY_WINDOW_MS",
+    "dispatch_recovery_window_ms": "QIM_DISPATCH_RECOVERY_WINDOW_MS",
+    "archiver_batch_max": "QIM_ARCHIVER_BATCH_MAX",
+    "lease_ttl_ms": "QIM_LEASE_TTL_MS",
+    "lease_renew_ms": "QIM_LEASE_RENEW_MS",
+    "lease_margin_ms": "QIM_LEASE_MARGIN_MS",
+}
+"""By which variable a parameter of the contract is told; the others come with the version of the software."""
 
 
 class Settings(Struct, frozen=True, kw_only=True):

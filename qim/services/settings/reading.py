@@ -4,6 +4,7 @@ A file is TOML, flat, its keys the variables' names without QIM_ in small letter
 """
 
 import difflib
+import shlex
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,18 +15,11 @@ from msgspec import Struct
 from qim.adapters.start_refused import StartRefused
 from qim.core.contract.redact import secret_digest
 from qim.services.settings.model import Settings
-from qim.services.settings.table import (
-    BY_NAME,
-    ELSEWHERE,
-    OBSOLETE_BY_NAME,
-    PREFIX,
-    TEST_PREFIX,
-    VARIABLES,
-    Obsolete,
-    Variable,
-)
+from qim.services.settings.obsolete import ELSEWHERE, OBSOLETE_BY_NAME, TEST_PREFIX, Obsolete
+from qim.services.settings.table import BY_NAME, PREFIX, VARIABLES, Variable
 
 FILE_VARIABLE: Final = "QIM_CONFIG"
+_ENVIRONMENT: Final = "environment"
 _NEAR: Final = 0.6
 
 
@@ -68,7 +62,7 @@ class _Words:
         for name in sorted(environment):
             if not name.startswith(PREFIX) or name.startswith(TEST_PREFIX) or name in ELSEWHERE:
                 continue
-            self._take(name, environment[name], "environment", name)
+            self._take(name, environment[name], _ENVIRONMENT, name)
 
     def take_file(self, path: Path) -> None:
         try:
@@ -79,7 +73,7 @@ class _Words:
                 f"the configuration file {path}",
                 got=str(error),
                 expected="TOML that can be read",
-                command=f"${{EDITOR:-vi}} {path}",
+                command=_edit(str(path)),
             )
             self.faults.append(refused)
             return
@@ -87,9 +81,10 @@ class _Words:
             name = f"{PREFIX}{key.upper()}"
             text = _as_text(value)
             if key != key.lower():
-                self._unknown(key, f"key in {path}", [one.key for one in VARIABLES])
+                self._unknown(key, str(path))
             elif text is None:
-                self._value_fault(name, f"a {type(value).__name__}", "a text, number, bool or list")
+                got = f"a {type(value).__name__}"
+                self._value_fault(name, got, "a text, number, bool or list", str(path))
             else:
                 self._take(name, text, str(path), key)
 
@@ -106,10 +101,7 @@ class _Words:
         if obsolete is not None:
             self._obsolete(obsolete, text, source)
         elif variable is None:
-            in_file = source != "environment"
-            known = [one.key if in_file else one.name for one in VARIABLES]
-            what = f"key in {source}" if in_file else "variable of the environment"
-            self._unknown(written, what, known)
+            self._unknown(written, source)
         else:
             self._known(variable, text, source)
 
@@ -117,9 +109,9 @@ class _Words:
         try:
             value = variable.kind.read(text)
         except ValueError:
-            shown = secret_digest(text) if variable.secret else repr(text)
+            shown = repr(text) if variable.conceal is None else secret_digest(text)
             expected = f"{variable.kind.expected}{variable.kind.more}"
-            self._value_fault(variable.name, shown, expected)
+            self._value_fault(variable.name, shown, expected, source)
             return
         self.values[variable.key] = value
         self.sources[variable.name] = source
@@ -131,32 +123,47 @@ class _Words:
             )
             return
         deprecated = obsolete.name == "QIM_STORE_BACKEND"
+        key = obsolete.name.removeprefix(PREFIX).lower()
         refused = StartRefused(
             "store_backend_deprecated" if deprecated else "config_obsolete",
             f"{obsolete.name} ({source})",
             got=repr(text),
             expected=f"not set, for {obsolete.why}; instead: {obsolete.instead}",
-            command=f"unset {obsolete.name}",
+            command=_command(source, f"unset {obsolete.name}", f"without {key}"),
         )
         self.faults.append(refused)
 
-    def _unknown(self, written: str, what: str, known: list[str]) -> None:
+    def _unknown(self, written: str, source: str) -> None:
+        in_file = source != _ENVIRONMENT
+        known = [one.key if in_file else one.name for one in VARIABLES]
         near = difflib.get_close_matches(written, known, n=1, cutoff=_NEAR)
-        nearest = near[0] if near else ""
+        nearest = f", the nearest is {near[0]}" if near else ""
+        renamed = f"{near[0]} instead of {written}" if near else f"without {written}"
         refused = StartRefused(
             "config_unknown_key",
-            f"the {what}",
+            f"the key in {source}" if in_file else "the variable of the environment",
             got=repr(written),
-            expected=f"a known name{f', the nearest is {nearest}' if nearest else ''}",
-            command=f"qim config print | grep -i {(nearest or written).lower()}",
+            expected=f"a known name{nearest}",
+            command=_command(source, f"unset {shlex.quote(written)}", renamed),
         )
         self.faults.append(refused)
 
-    def _value_fault(self, name: str, got: str, expected: str) -> None:
-        command = f"export {name}=…"
+    def _value_fault(self, name: str, got: str, expected: str, source: str) -> None:
+        key = name.removeprefix(PREFIX).lower()
+        what = name if source == _ENVIRONMENT else f"{name} ({key} in {source})"
+        command = _command(source, f"export {name}=…", f"{key} = …")
         self.faults.append(
-            StartRefused("config_value", name, got=got, expected=expected, command=command)
+            StartRefused("config_value", what, got=got, expected=expected, command=command)
         )
+
+
+def _command(source: str, in_environment: str, in_file: str) -> str:
+    """Where it was said it must be mended: a fault of the file stays one whatever the environment says."""
+    return in_environment if source == _ENVIRONMENT else f"{_edit(source)}  # {in_file}"
+
+
+def _edit(path: str) -> str:
+    return f"${{EDITOR:-vi}} {shlex.quote(path)}"
 
 
 def _as_text(value: Any) -> str | None:

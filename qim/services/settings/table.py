@@ -3,14 +3,18 @@
 Names, defaults and refusals are the seed's where it has them. A variable that isn't here doesn't exist, and is refused.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from msgspec import Struct
 
+from qim.core.contract.redact import secret_digest
 from qim.services.roles import ServiceRole
+from qim.services.settings.concealed import host_alone, without_login
 from qim.services.settings.values import (
     ADDRESS,
     BROKERS,
+    DIALLED,
     ENDPOINTS,
     FINGERPRINTS,
     HOSTS,
@@ -45,21 +49,13 @@ class Variable(Struct, frozen=True, kw_only=True):
     needed_by: frozenset[ServiceRole] = _NOBODY
     default_told: str = ""
     """Where the default isn't one value."""
-    secret: bool = False
+    conceal: Callable[[str], str] | None = None
+    """How it is shown where it may not be shown as it is."""
 
     @property
     def key(self) -> str:
         """The name in a file, and of the field in Settings."""
         return self.name.removeprefix(PREFIX).lower()
-
-
-class Obsolete(Struct, frozen=True, kw_only=True):
-    """A variable of the seed without a meaning here. ``harmless``: this value, and with "*" any, is let pass."""
-
-    name: str
-    why: str
-    instead: str
-    harmless: str = "*"
 
 
 def _in(group: str, *rows: tuple[str, Kind, str] | Variable) -> list[Variable]:
@@ -90,14 +86,14 @@ VARIABLES: Final[tuple[Variable, ...]] = (
             name="QIM_REDIS_ADDR",
             kind=WORD,
             group=_STORES,
-            secret=True,
+            conceal=without_login,
             meaning="the message store: `host:port`, `redis://[:password@]host:port`, `rediss://…` or `unix:/path`; Redis ≥ 7.0 or Valkey, standalone, AOF, noeviction",
         ),
         Variable(
             name="QIM_MAILBOX_REDIS_ADDR",
             kind=WORD,
             group=_STORES,
-            secret=True,
+            conceal=without_login,
             default_told="that of QIM_REDIS_ADDR",
             meaning="the mailbox store, where it is another server; the two may lose their tails apart",
         ),
@@ -177,7 +173,7 @@ VARIABLES: Final[tuple[Variable, ...]] = (
             name="QIM_REDPANDA_SASL_PASSWORD",
             kind=WORD,
             group=_LOGS,
-            secret=True,
+            conceal=secret_digest,
             meaning="its password there",
         ),
     ),
@@ -194,7 +190,7 @@ VARIABLES: Final[tuple[Variable, ...]] = (
             name="QIM_ETCD_PASSWORD",
             kind=WORD,
             group=_REGISTRY,
-            secret=True,
+            conceal=secret_digest,
             meaning="password at etcd",
         ),
         ("QIM_ETCD_TLS_CA", PATH, "CA of etcd; set, the connection is TLS"),
@@ -223,17 +219,17 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         (
             "QIM_DEFAULT_HISTORY_RETENTION_DAYS",
             whole(1, 3650),
-            "how long messages without a retention of their own are kept; shared",
+            "how long messages without a retention of their own are kept",
         ),
         (
             "QIM_TENANT_RETENTION_DAYS",
             TENANTS,
-            "the same for messages of class TENANT_CUSTOM, by tenant; writer, mailbox and archiver must be told alike",
+            "the same for messages of class TENANT_CUSTOM, by tenant",
         ),
         (
             "QIM_HISTORY_HOT_WINDOW_MS",
             whole(HOUR_MS, 3650 * DAY_MS),
-            "how long history stays hot; what is older and archived is trimmed; shared",
+            "how long history stays hot; what is older and archived is trimmed",
         ),
         ("QIM_ARCHIVER_BATCH_MAX", whole(1, 4096), "rows of one write to the archive"),
         ("QIM_SCYLLA_HOSTS", HOSTS, "contact points of the archive; needed where it is tiered"),
@@ -259,7 +255,7 @@ VARIABLES: Final[tuple[Variable, ...]] = (
             name="QIM_SCYLLA_PASSWORD",
             kind=WORD,
             group=_HISTORY,
-            secret=True,
+            conceal=secret_digest,
             meaning="password at the archive",
         ),
         ("QIM_SCYLLA_TLS_CA", PATH, "CA of the archive; set, the connection is TLS"),
@@ -274,7 +270,7 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         ("QIM_AUDITOR_LISTEN", ADDRESS, "auditor: where operators order, by Admin mTLS alone"),
         Variable(
             name="QIM_INTERNAL_ADVERTISE",
-            kind=ADDRESS,
+            kind=DIALLED,
             group=_LISTENERS,
             default_told="where it listens",
             meaning="where other processes dial this one; needed where it listens on every interface (0.0.0.0)",
@@ -300,7 +296,7 @@ VARIABLES: Final[tuple[Variable, ...]] = (
             name="QIM_AUTH_SECRET",
             kind=WORD,
             group=_TRUST,
-            secret=True,
+            conceal=secret_digest,
             default_told="one for development, refused outside loopback",
             meaning="signs tokens and cursors; the same for gateways and mailboxes",
         ),
@@ -348,12 +344,20 @@ VARIABLES: Final[tuple[Variable, ...]] = (
             default_told="leased from the registry",
             meaning="the writer's instance number in message ids; two writers never share one; a predecessor's lease is waited for",
         ),
-        (
-            "QIM_WEBHOOK_BEFORE_SEND_URL",
-            URL,
-            "asked before a message is taken: 2xx lets pass, 403 rejects",
+        Variable(
+            name="QIM_WEBHOOK_BEFORE_SEND_URL",
+            kind=URL,
+            group=_WRITER,
+            conceal=host_alone,
+            meaning="asked before a message is taken: 2xx lets pass, 403 rejects",
         ),
-        ("QIM_WEBHOOK_AFTER_SEND_URL", URL, "told after a message was committed; best effort"),
+        Variable(
+            name="QIM_WEBHOOK_AFTER_SEND_URL",
+            kind=URL,
+            group=_WRITER,
+            conceal=host_alone,
+            meaning="told after a message was committed; best effort",
+        ),
         (
             "QIM_WEBHOOK_FAIL_POLICY",
             one_of("open", "closed"),
@@ -363,7 +367,7 @@ VARIABLES: Final[tuple[Variable, ...]] = (
             name="QIM_WEBHOOK_SECRET",
             kind=WORD,
             group=_WRITER,
-            secret=True,
+            conceal=secret_digest,
             meaning="signs hook requests (Standard Webhooks): whsec_ and base64, several with blanks between, the present one first",
         ),
         (
@@ -385,73 +389,4 @@ VARIABLES: Final[tuple[Variable, ...]] = (
     ),
 )
 
-OBSOLETE: Final[tuple[Obsolete, ...]] = (
-    Obsolete(
-        name="QIM_STORE_BACKEND",
-        harmless="",
-        why="the old global switch would leave open which of two stores it means",
-        instead="QIM_MESSAGE_STORE_BACKEND and QIM_MAILBOX_STORE_BACKEND",
-    ),
-    Obsolete(
-        name="QIM_TOKEN_LISTEN",
-        harmless="",
-        why="an endpoint that gives tokens to whoever asks is not in this server",
-        instead="`qim token`, or your own issuer with QIM_AUTH_SECRET",
-    ),
-    Obsolete(
-        name="QIM_SHARD_EPOCH",
-        harmless="1",
-        why="a shard's epoch is kept with its data and never comes from a process",
-        instead="`qim shard bump`",
-    ),
-    Obsolete(
-        name="QIM_OUTBOX_PARTITION",
-        why="writers share the partitions by leases",
-        instead="QIM_OUTBOX_PARTITION_COUNT",
-    ),
-    Obsolete(
-        name="QIM_FANOUT_GROUP_ID",
-        why="positions stand in the message store, fenced; there are no consumer groups",
-        instead="nothing",
-    ),
-    Obsolete(
-        name="QIM_FANOUT_TRANSACTIONAL_ID",
-        why="no log transaction is used; epochs and claims make a repeat harmless",
-        instead="nothing",
-    ),
-    Obsolete(
-        name="QIM_ARCHIVER_GROUP_ID",
-        why="positions stand in the message store, fenced; there are no consumer groups",
-        instead="nothing",
-    ),
-    Obsolete(
-        name="QIM_MESSAGE_STORE_CONNECTIONS",
-        why="one multiplexed connection a store carries all calls: they share an fsync already",
-        instead="nothing",
-    ),
-    Obsolete(
-        name="QIM_WRITER_ADDR",
-        why="gateways learn from the registry who holds a shard",
-        instead="QIM_ETCD_ENDPOINTS",
-    ),
-    Obsolete(
-        name="QIM_WRITER_ADDRS",
-        why="gateways learn from the registry who holds a shard",
-        instead="QIM_ETCD_ENDPOINTS",
-    ),
-)
-
-ELSEWHERE: Final[dict[str, str]] = {
-    "QIM_CONFIG": "the file that `qim serve` and `qim config` read; --config goes before it",
-    "QIM_DATA": "data directory of `qim up` and the commands beside it",
-    "QIM_TOKEN": "access token of client commands",
-    "QIM_TLS_CA": "client commands: the CA that is trusted",
-    "QIM_TLS_SNI": "client commands: the name expected of the server",
-    "QIM_LOAD_RATE": "messages a second of the acceptance run",
-    "QIM_HYPOTHESIS": "profile of the property tests",
-}
-"""Variables of other commands: `qim serve` lets them pass."""
-
 BY_NAME: Final = {variable.name: variable for variable in VARIABLES}
-OBSOLETE_BY_NAME: Final = {one.name: one for one in OBSOLETE}
-TEST_PREFIX: Final = "QIM_TEST_"

@@ -5,11 +5,13 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from qim.adapters.loopback import is_wildcard
+from qim.adapters.tls.internal_settings import fingerprints
+
 Address = tuple[str, int]
 PORT_MAX: Final = 65_535
 TRUE: Final = ("1", "true", "yes", "on")
 FALSE: Final = ("0", "false", "no", "off")
-SHA256_HEX: Final = 64
 
 
 class Kind(Struct, frozen=True, kw_only=True, gc=False):
@@ -29,6 +31,14 @@ def _address(text: str) -> Address:
     if not colon or not host or number > PORT_MAX or number < 0 or (":" in host and not bracketed):
         raise ValueError
     return (host[1:-1] if bracketed else host), number
+
+
+def _dialled(text: str) -> Address:
+    """Where somebody listens: not every interface, and not whatever port is free."""
+    host, port = _address(text)
+    if not port or is_wildcard(host):
+        raise ValueError
+    return host, port
 
 
 def show_address(address: Address) -> str:
@@ -55,35 +65,27 @@ def _list(text: str) -> tuple[str, ...]:
 
 def _brokers(text: str) -> tuple[str, ...]:
     for one in _list(text):
-        _address(one)
+        _dialled(one)
     return _list(text)
 
 
 def _endpoints(text: str) -> tuple[str, ...]:
     """host:port, or with a scheme in front."""
     for one in _list(text):
-        _address(one.removeprefix("http://").removeprefix("https://"))
+        _dialled(one.removeprefix("http://").removeprefix("https://"))
     return _list(text)
 
 
-def _fingerprints(text: str) -> tuple[str, ...]:
-    """As openssl prints them: hex, colons and case don't matter."""
-    found = tuple([one.replace(":", "").lower() for one in _list(text)])
-    for one in found:
-        if len(one) != SHA256_HEX:
-            raise ValueError
-        bytes.fromhex(one)
-    return found
-
-
 def _tenants(text: str) -> tuple[tuple[str, int], ...]:
-    """TENANT=DAYS,TENANT=DAYS."""
+    """TENANT=DAYS,TENANT=DAYS; which of two for one tenant holds nobody can know."""
     found: list[tuple[str, int]] = []
     for one in _list(text):
         tenant, equals, days = one.rpartition("=")
         if not equals or not tenant or not 1 <= int(days) <= 3650:
             raise ValueError
         found.append((tenant, int(days)))
+    if len(dict(found)) < len(found):
+        raise ValueError
     return tuple(found)
 
 
@@ -144,6 +146,11 @@ WORD: Final = Kind(expected="a text that is not empty", read=_word)
 PATH: Final = Kind(expected="a file's path", read=_word)
 URL: Final = Kind(expected="a URL", read=_word)
 ADDRESS: Final = Kind(expected="HOST:PORT, IPv6 as [::1]:PORT", read=_address, show=show_address)
+DIALLED: Final = Kind(
+    expected="HOST:PORT that others can dial, not 0.0.0.0 and not port 0",
+    read=_dialled,
+    show=show_address,
+)
 SWITCH: Final = Kind(expected="1 or 0", read=_switch, show=_show_switch)
 BROKERS: Final = Kind(expected="HOST:PORT,HOST:PORT,…", read=_brokers, show=_commas)
 ENDPOINTS: Final = Kind(expected="HOST:PORT,HOST:PORT,…", read=_endpoints, show=_commas)
@@ -152,7 +159,9 @@ HOSTS: Final = Kind(
 )
 FINGERPRINTS: Final = Kind(
     expected="SHA-256 of a leaf certificate in hexadecimal, several with commas between",
-    read=_fingerprints,
+    read=fingerprints,
     show=_commas,
 )
-TENANTS: Final = Kind(expected="TENANT=DAYS,… with 1..3650 days", read=_tenants, show=_show_tenants)
+TENANTS: Final = Kind(
+    expected="TENANT=DAYS,… with 1..3650 days, each tenant once", read=_tenants, show=_show_tenants
+)

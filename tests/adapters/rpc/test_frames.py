@@ -100,6 +100,8 @@ def test_words_of_connections_there_and_back() -> None:
         ("host:+1", False),
         ("ho st:1", False),
         ("höst:1", False),
+        ("0.0.0.0:7000", False),
+        ("[::]:7000", False),
         ("", False),
     ],
 )

@@ -49,6 +49,7 @@ def test_a_message_too_long_and_peers_too_many(play: Play) -> None:
         (("10.0.0.1", 7001), "", "internal_plaintext"),
         (("writer.example.org", 7001), "", "internal_plaintext"),
         (("127.0.0.1", 0), "writer", "internal_address_unknown"),
+        (("127.0.0.1", 0), "0.0.0.0:7001", "internal_address_unknown"),
         (None, "", "internal_plaintext"),
     ],
 )

@@ -282,7 +282,7 @@ def test_losing_data_elsewhere_is_nobodys_own(host: str) -> None:
     with pytest.raises(StoreRefused) as refusal:
         asyncio.run(tried(StoreAddress(host=host), unsafe_dev=True))
     assert refusal.value.code == "redis_unsafe_dev_elsewhere"
-    assert refusal.value.command == "unset QIM_REDIS_ALLOW_UNSAFE_DEV"
+    assert refusal.value.command == "export QIM_REDIS_ALLOW_UNSAFE_DEV=0"
 
 
 @pytest.mark.parametrize("unsafe_dev", [False, True])

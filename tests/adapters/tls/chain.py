@@ -10,7 +10,8 @@ from pathlib import Path
 
 from qim.adapters.rpc import ProcessRole
 from qim.adapters.tls.dev_chain import Authority, DevChain, Issued, write_dev_chain
-from qim.adapters.tls.internal import InternalTls, InternalTlsSettings
+from qim.adapters.tls.internal import InternalTls
+from qim.adapters.tls.internal_settings import InternalTlsSettings
 from qim.adapters.tls.pair import CLIENT_AUTH
 
 HOUR = timedelta(hours=1)

@@ -8,7 +8,8 @@ import pytest
 from qim.adapters.rpc import ProcessRole, RpcNetwork
 from qim.adapters.rpc.roles import addressee, callers_of, dialled_by, may_say
 from qim.adapters.start_refused import StartRefused
-from qim.adapters.tls.internal import InternalTls, InternalTlsSettings
+from qim.adapters.tls.internal import InternalTls
+from qim.adapters.tls.internal_settings import InternalTlsSettings
 from qim.core.contract.rpc import AskMembers, Message, PushBatch, Refused, SubmitSend
 from qim.core.ports.network import Received, Send
 from tests.adapters.rpc.stage import ACTOR, Process, Told, answer, ask
@@ -31,12 +32,12 @@ def build(variables: dict[str, str]) -> None:
 
 
 REFUSED = [
-    (lambda: without("QIM_INTERNAL_TLS_KEY"), "tls_half_pair", "QIM_INTERNAL_TLS_KEY"),
-    (lambda: without("QIM_INTERNAL_TLS_CERT"), "tls_half_pair", "QIM_INTERNAL_TLS_CERT"),
+    (lambda: without("QIM_INTERNAL_TLS_KEY"), "internal_tls_incomplete", "QIM_INTERNAL_TLS_KEY"),
+    (lambda: without("QIM_INTERNAL_TLS_CERT"), "internal_tls_incomplete", "QIM_INTERNAL_TLS_CERT"),
     (
         lambda: without("QIM_INTERNAL_TLS_CERT", "QIM_INTERNAL_TLS_KEY"),
         "internal_tls_incomplete",
-        "QIM_INTERNAL_TLS_CERT",
+        "without QIM_INTERNAL_TLS_CERT, QIM_INTERNAL_TLS_KEY",
     ),
     (
         lambda: without("QIM_INTERNAL_TLS_CLIENT_CA"),

@@ -8,7 +8,7 @@ import pytest
 from qim.adapters.rpc import ProcessRole
 from qim.adapters.start_refused import StartRefused
 from qim.adapters.tls.dev_chain import Authority, Issued
-from qim.adapters.tls.internal import InternalTlsSettings
+from qim.adapters.tls.internal_settings import InternalTlsSettings
 from qim.adapters.tls.pair import CLIENT_AUTH, SERVER_AUTH
 from qim.adapters.tls.possession import proved
 from tests.adapters.tls.chain import HOUR, chain, stranger
