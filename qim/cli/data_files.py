@@ -44,7 +44,12 @@ def running_server(data: Path) -> ServerFile:
 
 
 def order(data: Path, path: str, body: bytes, timeout: float) -> dict[str, Any]:
-    """POST to the running server with the key in ``data``. Raises NotRunning, ConnectionError, TimeoutError, UsageError."""
+    """POST to the running server with the key in ``data``.
+
+    Raises NotRunning, UsageError, ConnectionRefusedError (nothing was asked), and where it may have been carried out
+    ConnectionError (the answer was cut) or TimeoutError.
+    """
+    import http.client
     import urllib.error
     import urllib.request
 
@@ -62,15 +67,18 @@ def order(data: Path, path: str, body: bytes, timeout: float) -> dict[str, Any]:
         # By no proxy that the environment names: the key is for the server on this machine alone.
         direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with direct.open(request, timeout=max(timeout, 1.0)) as answer:
-            found: dict[str, Any] = json.load(answer)
+            found: dict[str, Any] = json.loads(answer.read())
             return found
+    except (http.client.HTTPException, json.JSONDecodeError) as error:
+        raise ConnectionError(f"{where} ended within its answer ({error})") from None
     except urllib.error.HTTPError as error:
         told = error.read().decode(errors="replace").strip()
         raise UsageError(f"the server at {where} can't do that: {error.code} {told}") from None
     except urllib.error.URLError as error:
         if isinstance(error.reason, TimeoutError):
             raise TimeoutError from None
-        raise ConnectionError(str(error.reason)) from None
+        refused = isinstance(error.reason, ConnectionRefusedError)
+        raise (ConnectionRefusedError if refused else ConnectionError)(str(error.reason)) from None
 
 
 def secret_of(data: Path) -> bytes:

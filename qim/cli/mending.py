@@ -16,6 +16,7 @@ from qim.cli.arguments import UsageError, default_data, seconds
 from qim.cli.command import Subparsers, add_command
 from qim.cli.exit_codes import Exit
 from qim.cli.output import print_json
+from qim.client import NotConnected
 
 if TYPE_CHECKING:
     from qim.core.contract.rpc_admin import AdminOrder
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 DEFAULT_TIMEOUT_SECONDS = 320.0
 LOOK_SECONDS = 0.2
+MAYBE_DONE = "the order may have been carried out: a dry run says what is left"
 WHERE = """
 Works on the data of an embedded server (--data), running or stopped, or on a cluster (--config FILE or --cluster: the
 servers that the QIM_ variables name, as `qim serve` reads them). Status 0: nothing is left to do; 1: there is.
@@ -210,8 +212,11 @@ def _on_data(args: argparse.Namespace, order: "MendOrder") -> dict[str, Any]:
         try:
             body = msgspec.json.encode(order)
             return data_files.order(data, "/mend", body, deadline - time.monotonic())
-        except (data_files.NotRunning, ConnectionError):
+        except (data_files.NotRunning, ConnectionRefusedError):
             pass
+        except ConnectionError as error:
+            if order.apply:  # asked twice it might be done twice
+                raise NotConnected(f"the server on {data}: {error}; {MAYBE_DONE}") from None
         try:
             return mend_stopped(data, order)
         except DataDirectoryHeld as held:
