@@ -72,6 +72,7 @@ class Authentication:
         connection.actor = actor
         connection.shard = shard(token.user_id, self._context.parameters.shard_count)
         connection.attempt = frame.attempt
+        connection.token_ends_at = self._context.now + token.expires_at - self._context.wall()
         entering = Entering(frame, actor, request=request, rid=self._requests.next_rid())
         connection.entering = entering
         connection.move(ConnectionState.ENTERING)

@@ -32,7 +32,10 @@ class Entering:
 
 
 class Connection:
-    """Mutable state of one stream. ``seen``: the greatest mailbox_seq known of its user, for PONG and ONLINE_READY."""
+    """Mutable state of one stream. ``seen``: the greatest mailbox_seq known of its user, for PONG and ONLINE_READY.
+
+    ``token_ends_at``: when, by this node's time, the access token of the last AUTH is no longer good.
+    """
 
     __slots__ = (
         "accepted_at",
@@ -54,6 +57,7 @@ class Connection:
         "shard",
         "state",
         "sync_to_seq",
+        "token_ends_at",
         "tokens_at",
         "tokens_milli",
     )
@@ -70,6 +74,7 @@ class Connection:
         self.actor: Actor | None = None
         self.shard = 0
         self.attempt = 0
+        self.token_ends_at: Ms = 0
         self.session_epoch = 0
         self.sync_to_seq = 0
         self.seen = 0

@@ -302,7 +302,8 @@ class ConnectionNode:
 
     def _due(self, connection: Connection) -> Ms:
         if connection.is_live():
-            return connection.last_heard + self._context.parameters.idle_kill_ms
+            silent = connection.last_heard + self._context.parameters.idle_kill_ms
+            return min(silent, connection.token_ends_at)
         return connection.accepted_at + self._context.parameters.unauthenticated_max_ms
 
     def _end_overdue(self) -> None:
@@ -320,13 +321,19 @@ class ConnectionNode:
             due = self._due(connection)
             if due > now:
                 heappush(self._timers, (due, conn))
-            elif connection.is_live():
-                self._connections.kick(connection, KickReason.IDLE)
             else:
-                self._connections.tell(
-                    connection, ErrorCode.UNAUTHENTICATED, "no AUTH in time", request=0
-                )
-                self._connections.close(connection)
+                self._end(connection)
+
+    def _end(self, connection: Connection) -> None:
+        """Its time is over: of its token, of its silence, or for its AUTH."""
+        if connection.is_live() and connection.token_ends_at > self._context.now:
+            self._connections.kick(connection, KickReason.IDLE)
+            return
+        code, why = ErrorCode.UNAUTHENTICATED, "no AUTH in time"
+        if connection.is_live():
+            code, why = ErrorCode.TOKEN_EXPIRED, "the access token of this connection has expired"
+        self._connections.tell(connection, code, why, request=0)
+        self._connections.close(connection)
 
     def _drain(self) -> None:
         """Graceful stop: who waits for an answer keeps his connection until it came or the time is over."""

@@ -8,6 +8,7 @@ from qim.core.contract.frames import (
     Kicked,
     KickReason,
     Ping,
+    Pong,
     encode_frame,
 )
 from qim.core.contract.params import DEFAULT
@@ -48,6 +49,7 @@ from tests.core.gateway.gate import (
     pushed,
     send,
     target,
+    token,
 )
 
 # ---------------------------------------------------------------- silence and slowness
@@ -80,6 +82,26 @@ def test_deadline_leads_to_the_idle_kill() -> None:
             break
     assert gate.kick(5) == (KickReason.IDLE, True)
     assert gate.now == 1_000 + 90_000
+
+
+def test_a_connection_ends_with_its_token_and_says_so() -> None:
+    """BR-074: whoever lost the right to come in does not stay in."""
+    gate = Gate()
+    good_for_ms = 200_000
+    heard = Pong(client_time=1, server_time=1, watermark=0)
+    ending = token(expires_at=WALL + gate.now + good_for_ms)
+    gate.syncing(5, access_token=ending)
+    gate.online(6, user=2)
+    for _ in range(3):
+        gate.now += good_for_ms // 4
+        gate.say(5, heard)
+        gate.say(6, heard)
+        assert not gate.closed
+    gate.now += good_for_ms // 4
+    gate.step()
+    assert gate.refusal(5) == (ErrorCode.TOKEN_EXPIRED, 0)
+    assert gate.closed == [5]
+    assert gate.take(LeavePresence)
 
 
 def small_push(number: int, epoch: int, body: bytes = b"") -> Received:
