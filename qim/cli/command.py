@@ -10,8 +10,14 @@ from typing import Any
 from qim.cli.arguments import UsageError
 from qim.cli.data_files import NotRunning
 from qim.cli.exit_codes import Exit
-from qim.cli.output import say
-from qim.client import ClientTlsUnusable, LocalStoreUnusable, NotConnected, SendFailed
+from qim.cli.output import printable, say
+from qim.client import (
+    ClientTlsUnusable,
+    LocalStoreUnusable,
+    NotConnected,
+    SendFailed,
+    StillPending,
+)
 from qim.core.contract.errors import ERROR_MEANINGS, ErrorCode
 
 CLUSTER_LIBRARIES = ("aetcd", "aiohttp", "aiokafka", "cassandra", "cryptography", "grpc", "hdrh")
@@ -52,7 +58,7 @@ def run_command(args: argparse.Namespace) -> int:
     except (UsageError, ClientTlsUnusable) as error:
         return _told(args, str(error), Exit.USAGE)
     except SendFailed as error:
-        return _told(args, f"refused: {refusal(error.code)}", Exit.FAILED)
+        return _told(args, f"refused: {refusal(error.code, error.message)}", Exit.FAILED)
     except LocalStoreUnusable as error:
         return _told(args, str(error), Exit.FAILED)
     except NotRunning as error:
@@ -64,6 +70,8 @@ def run_command(args: argparse.Namespace) -> int:
             raise
         text = f"{error}: install the servers' clients with pip install 'qim[cluster]'"
         return _told(args, text, Exit.USAGE)
+    except StillPending as error:
+        return _told(args, f"{error}; it goes out with the next command", Exit.UNREACHABLE)
     except TimeoutError:
         text = "no answer in time; what was asked for may have been done, or be done later"
         return _told(args, text, Exit.UNREACHABLE)
@@ -75,14 +83,16 @@ def run_command(args: argparse.Namespace) -> int:
         return int(Exit.DONE)
 
 
-def refusal(code: int) -> str:
-    """An error code with its meaning."""
+def refusal(code: int, words: str = "") -> str:
+    """An error code with its meaning and the server's words."""
+    told = f": {printable(words)}" if words else ""
     try:
         known = ErrorCode(code)
     except ValueError:
-        return f"error {code}, which this version doesn't know"
+        return f"error {code}, which this version doesn't know{told}"
     meaning = ERROR_MEANINGS[known]
-    return f"{known.name}: {meaning.meaning}{' (trying again can help)' if meaning.retry else ''}"
+    hope = " (trying again can help)" if meaning.retry else ""
+    return f"{known.name}: {meaning.meaning}{hope}{told}"
 
 
 def _told(args: argparse.Namespace, text: str, status: Exit) -> int:

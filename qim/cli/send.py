@@ -88,7 +88,8 @@ def status_of(name: str, client: Client, sent: Sent, target: Target) -> int:
         return int(Exit.DONE)
     if sent.status is SendStatus.FAILED:
         known = sent.code in ErrorCode.__members__
-        say(f"qim {name}: refused: {refusal(ErrorCode[sent.code]) if known else sent.code}")
+        why = refusal(ErrorCode[sent.code], sent.message) if known else sent.code
+        say(f"qim {name}: refused: {why}")
         return int(Exit.FAILED)
     where = f"{target.address}: {state_text(client.state)}"
     if client.state.state == ClientState.STOPPED:

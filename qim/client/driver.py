@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final, get_args
 
 from qim.client.local_store import LocalStore
+from qim.client.store_file import Owner
 from qim.client.tls import ClientTls, agreed
 from qim.core.client import Client as ClientMachine
 from qim.core.client.vocabulary import ClientConfig, ClientEvent, ClientNotice
@@ -84,10 +85,14 @@ class ClientDriver:
         tls: ClientTls | None = None,
     ) -> None:
         """Raises LocalStoreUnusable. ``tls`` None: plaintext. ``on_death``: the machine failed one of its own asserts; nothing follows it."""
-        self.store = LocalStore(store_path)
+        self.store = LocalStore(
+            store_path, Owner(tenant_id=config.tenant_id, user_id=config.user_id)
+        )
         self.violations: list[Violation] = []
         self.dial_fault = ""
         """Why the last dial failed, in words; empty once one succeeded."""
+        self.store_fault = ""
+        """Why the local store could not carry out the last orders, in words; empty once it did."""
         self._tls = tls
         self._machine = ClientMachine(config, choose=lambda site, key: secrets.randbits(64))
         self._loop = loop
@@ -253,6 +258,7 @@ class ClientDriver:
     def _ordered(self, orders: list[LocalStoreRequest], done: Future[list[Any]]) -> None:
         self._ordering = False
         error = done.exception()
+        self.store_fault = self.store.fault if error is None else f"local store: {error}"
         replies = done.result() if error is None else [Unknown(op=order.op) for order in orders]
         for reply in replies:
             self.post(reply)

@@ -13,7 +13,7 @@ from typing import Final, assert_never
 
 import msgspec
 
-from qim.client.store_file import LocalStoreUnusable, locked_file, opened_file
+from qim.client.store_file import LocalStoreUnusable, Owner, locked_file, opened_file
 from qim.client.store_rows import StoreRows, decode_message, u64
 from qim.core.client.conversation import is_unfilled
 from qim.core.ports.completion import Failed, FailReason, Unknown
@@ -77,15 +77,20 @@ class KnownConversation(msgspec.Struct, frozen=True, kw_only=True):
 class LocalStore:
     """Owns the SQLite file; every method runs on the one thread that the driver gives it."""
 
-    def __init__(self, path: Path) -> None:
-        """Creates the file and its folder (0700: the rows are private). Raises LocalStoreUnusable and its kinds."""
+    def __init__(self, path: Path, owner: Owner | None = None) -> None:
+        """Creates the file and its folder (0700: the rows are private). Raises LocalStoreUnusable and its kinds.
+
+        owner None: whoever's it is.
+        """
+        self.fault = ""
+        """Why the last orders were not carried out, in words; empty once some were."""
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = locked_file(path)
         except OSError as error:
             raise LocalStoreUnusable(f"{path}: {error.strerror or error}") from None
         try:
-            self._connection = opened_file(path)
+            self._connection = opened_file(path, owner)
             self._rows = StoreRows(self._connection)
         except sqlite3.Error as error:
             os.close(self._lock)
@@ -116,8 +121,10 @@ class LocalStore:
                     replies.append(Failed(op=request.op, why=FailReason.INVALID))
                 self._connection.execute("RELEASE one")
             self._connection.execute("COMMIT")
-        except sqlite3.Error:
+            self.fault = ""
+        except sqlite3.Error as error:
             self._roll_back()
+            self.fault = f"local store: {error}"
             return [Unknown(op=request.op) for request in requests]
         except BaseException:
             self._roll_back()

@@ -19,12 +19,16 @@ class SendStatus(StrEnum):
 
 
 class Sent(Struct, frozen=True, kw_only=True):
-    """``coordinates`` only when ACKED, ``code`` (ErrorCode name) only when FAILED."""
+    """``coordinates`` only when ACKED (None for membership changes), ``code`` (ErrorCode name) only when FAILED.
+
+    ``message``: the server's words for people, while the process lives that heard them.
+    """
 
     client_message_id: bytes
     status: SendStatus
     coordinates: Coordinates | None = None
     code: str = ""
+    message: str = ""
 
 
 class GroupResult(Struct, frozen=True, kw_only=True):
@@ -68,11 +72,20 @@ class Unread(Struct, frozen=True, kw_only=True):
 
 
 class SendFailed(Exception):
-    """The server refused for good; ``code`` says why and whether a new attempt with a new id makes sense."""
+    """Refused for good, by the server or here before it was kept; ``code`` (ErrorCode) says why, ``message`` in words."""
 
-    def __init__(self, code: int) -> None:
+    def __init__(self, code: int, message: str = "") -> None:
         self.code = code
-        super().__init__(code_name(code))
+        self.message = message
+        super().__init__(f"{code_name(code)}: {message}" if message else code_name(code))
+
+
+class StillPending(TimeoutError):
+    """Not settled in time: kept here under ``client_message_id`` and sent until it is; ``Client.settled`` tells its end."""
+
+    def __init__(self, client_message_id: bytes, text: str) -> None:
+        self.client_message_id = client_message_id
+        super().__init__(f"{text}; it stays pending as {client_message_id.hex()}")
 
 
 class NotConnected(Exception):
@@ -100,7 +113,8 @@ def state_text(state: StateChanged) -> str:
     if not state.reason:
         return told
     if state.refused:
-        return f"{told}, refused with {code_name(state.reason)}"
+        words = f": {state.detail}" if state.detail else ""
+        return f"{told}, refused with {code_name(state.reason)}{words}"
     try:
         return f"{told}, kicked: {KickReason(state.reason).name}"
     except ValueError:

@@ -12,25 +12,25 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from qim.client import given
 from qim.client.driver import ClientDriver, wall_ms
+from qim.client.group_calls import GroupCalls
 from qim.client.handover import Handover
 from qim.client.local_store import LocalStore, Outgoing
-from qim.client.results import GroupResult, NotConnected, SendStatus, Sent, code_name, state_text
+from qim.client.results import NotConnected, SendStatus, Sent, code_name, state_text
 from qim.client.session_calls import SessionCalls
 from qim.client.tls import ClientTls
-from qim.client.waiting import Waiting
+from qim.client.waiting import Waiting, until_kept
 from qim.core.client.vocabulary import (
     CaughtUp,
     ClientConfig,
     ClientNotice,
     ClientState,
     DevicesTold,
-    GroupChangeRequested,
     GroupSettled,
     HistoryArrived,
     HistoryRequested,
     MembersArrived,
-    MembersRequested,
     MessageApplied,
     OfflineWanted,
     OnlineWanted,
@@ -48,13 +48,14 @@ from qim.core.client.vocabulary import (
     SyncRequested,
     TokenRenewed,
 )
-from qim.core.contract.entities import MembershipOp, MessageKind, RetentionClass
+from qim.core.contract.entities import MessageKind, RetentionClass
+from qim.core.contract.errors import ErrorCode
 from qim.core.ports.local import Started
 from qim.core.ports.local_store import LocalMessage
 from qim.core.ports.observe import Violation
 
 
-class Client(SessionCalls):
+class Client(SessionCalls, GroupCalls):
     """One device of one user. Use as an async context manager; one event loop only."""
 
     def __init__(
@@ -69,15 +70,21 @@ class Client(SessionCalls):
         config: ClientConfig | None = None,
         tls: ClientTls | None = None,
     ) -> None:
-        """addresses: host:port, tried in turn. store_path: this device's own file, for it alone. tls None: plaintext."""
-        self.config = config or ClientConfig(
-            user_id=user_id,
-            device_id=device_id,
-            access_token=access_token,
-            addresses=addresses,
-            tenant_id=tenant_id,
+        """addresses: host:port, tried in turn. store_path: this device's own file, for it alone. tls None: plaintext.
+
+        config: instead of the values before it. Raises TypeError, ValueError on what no server could take.
+        """
+        self.config = given.checked(
+            config
+            or ClientConfig(
+                user_id=user_id,
+                device_id=device_id,
+                access_token=access_token,
+                addresses=addresses,
+                tenant_id=tenant_id,
+            )
         )
-        self._store_path = store_path
+        self._store_path = Path(store_path)
         self._tls = tls
         self._driver: ClientDriver | None = None
         self._state = StateChanged(state=ClientState.OFFLINE)
@@ -89,7 +96,7 @@ class Client(SessionCalls):
         self._changing = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
-        """Raises LocalStoreUnusable: the file is in use, from a later version, or no store."""
+        """Raises LocalStoreUnusable: the file is in use, another user's, from a later version, or no store."""
         loop = asyncio.get_running_loop()
         self._driver = ClientDriver(
             self.config, self._store_path, loop, self._on_notice, self._on_death, self._tls
@@ -132,7 +139,8 @@ class Client(SessionCalls):
         return self._state
 
     async def next_state(self) -> StateChanged:
-        """Wait until the state changes or the client is closed."""
+        """Wait until the state changes or the client is closed. Raises NotConnected where it is closed already."""
+        self._alive()
         self._changed.clear()
         await self._changed.wait()
         return self._state
@@ -148,10 +156,8 @@ class Client(SessionCalls):
                     await self.next_state()
         except TimeoutError:
             where = ", ".join(self.config.addresses)
-            fault = self._driver.dial_fault if self._driver is not None else ""
             raise NotConnected(
-                f"not online at {where} after {timeout:g} s: {state_text(self._state)}"
-                + (f" ({fault})" if fault else "")
+                f"not online at {where} after {timeout:g} s: {state_text(self._state)}{self._fault()}"
             ) from None
 
     async def reconnect(self) -> None:
@@ -161,7 +167,8 @@ class Client(SessionCalls):
 
     async def renew_token(self, access_token: str) -> None:
         """A new access token; a client that STOPPED for want of one connects again."""
-        self._alive().post(TokenRenewed(access_token=access_token, wall=wall_ms()))
+        token = given.access_token(access_token)
+        self._alive().post(TokenRenewed(access_token=token, wall=wall_ms()))
         await asyncio.sleep(0)
 
     async def send(
@@ -178,19 +185,21 @@ class Client(SessionCalls):
     ) -> Sent:
         """Send and wait until settled, at most ``timeout`` seconds (None: only until durable here): then PENDING.
 
-        PENDING at once where the client is STOPPED. Raises SendFailed when it was never taken (too many pending rows,
-        bad arguments, IDEMPOTENCY_CONFLICT where a row with this client_message_id is pending: see ``settled``).
+        PENDING at once where the client is STOPPED, or closed meanwhile. Raises SendFailed when it was never taken (too
+        many pending rows, values out of bounds, IDEMPOTENCY_CONFLICT where a row with this client_message_id is pending:
+        see ``settled``), TypeError and ValueError on values of another type, LocalStoreUnusable where the local store
+        takes nothing.
         """
         self._alive()
-        cmid = client_message_id or os.urandom(16)
+        cmid = given.octets_or_none("client_message_id", client_message_id) or os.urandom(16)
         request = SendRequested(
             client_message_id=cmid,
-            conversation_id=conversation_id,
-            peer_user_id=to,
-            kind=int(kind),
-            custom_type=custom_type,
-            body=body.encode() if isinstance(body, str) else body,
-            retention_class=int(retention_class),
+            conversation_id=given.octets_or_none("conversation_id", conversation_id),
+            peer_user_id=None if to is None else given.whole("to", to),
+            kind=given.whole("kind", kind),
+            custom_type=given.text("custom_type", custom_type),
+            body=given.body(body),
+            retention_class=given.whole("retention_class", retention_class),
             wall=wall_ms(),
         )
         return await self._submitted(cmid, request, timeout)
@@ -204,17 +213,18 @@ class Client(SessionCalls):
         pending = Sent(client_message_id=client_message_id, status=SendStatus.PENDING)
         with self._waiting.send(client_message_id) as (queued, settled):
             self._alive().post(request)
-            await queued
+            await until_kept(queued)
             if timeout is None or (self._stopped() and not settled.done()):
                 return pending
             try:
                 return await asyncio.wait_for(settled, timeout)
-            except TimeoutError:
-                return pending
+            except (TimeoutError, NotConnected):
+                return pending  # it is kept, also where the client was closed
 
     async def outcome(self, client_message_id: bytes) -> Sent | None:
         """Where a send or membership change of this device stands, also one of an earlier run; None: never taken."""
-        row = await self._alive().on_store_thread(lambda store: store.outgoing(client_message_id))
+        key = given.octets("client_message_id", client_message_id)
+        row = await self._alive().on_store_thread(lambda store: store.outgoing(key))
         return None if row is None else _sent(client_message_id, row)
 
     async def settled(self, client_message_id: bytes, *, timeout: float = 15.0) -> Sent | None:
@@ -231,33 +241,6 @@ class Client(SessionCalls):
     async def pending_count(self) -> int:
         """Sends and membership changes kept here and not settled yet."""
         return int(await self._alive().on_store_thread(LocalStore.pending_count))
-
-    async def create_group(
-        self,
-        members: tuple[int, ...],
-        name: str = "",
-        meta: bytes = b"",
-        *,
-        timeout: float = 15.0,
-    ) -> GroupResult:
-        """A new group of which this user is the creator. Raises SendFailed, TimeoutError (it stays pending)."""
-        return await self._group(MembershipOp.CREATE, None, members, timeout, name, meta)
-
-    async def add_members(
-        self, conversation_id: bytes, members: tuple[int, ...], *, timeout: float = 15.0
-    ) -> GroupResult:
-        """Add users. Raises SendFailed, TimeoutError."""
-        return await self._group(MembershipOp.ADD, conversation_id, members, timeout)
-
-    async def remove_members(
-        self, conversation_id: bytes, members: tuple[int, ...], *, timeout: float = 15.0
-    ) -> GroupResult:
-        """Remove users. Raises SendFailed, TimeoutError."""
-        return await self._group(MembershipOp.REMOVE, conversation_id, members, timeout)
-
-    async def leave(self, conversation_id: bytes, *, timeout: float = 15.0) -> GroupResult:
-        """Leave a group. Raises SendFailed, TimeoutError."""
-        return await self._group(MembershipOp.LEAVE, conversation_id, (), timeout)
 
     async def sync(self, timeout: float = 30.0) -> int:
         """Pull until everything that stood when this was called is applied; returns covered_through_seq.
@@ -301,63 +284,29 @@ class Client(SessionCalls):
         limit: int = 50,
         timeout: float = 15.0,
     ) -> HistoryArrived:
-        """A page of PULL_HISTORY (direction 0 older, 1 newer, 2 around). Raises SendFailed with the server's code,
-        TimeoutError."""
+        """A page of PULL_HISTORY beyond conversation_seq ``anchor``; direction: HistoryDirection (0 older, anchor 0 from the
+        newest; 1 newer; 2 around). Raises SendFailed with the server's code (UNAVAILABLE: not connected now), TimeoutError.
+        """
         driver = self._alive()
         with self._waiting.ticket() as (ticket, future):
             driver.post(
                 HistoryRequested(
                     ticket=ticket,
-                    conversation_id=conversation_id,
-                    anchor=anchor,
-                    direction=direction,
-                    limit=limit,
+                    conversation_id=given.octets("conversation_id", conversation_id),
+                    anchor=given.whole("anchor", anchor),
+                    direction=given.whole("direction", direction),
+                    limit=given.whole("limit", limit),
                 )
             )
             answer = await asyncio.wait_for(future, timeout)
         assert isinstance(answer, HistoryArrived)
         return answer
 
-    async def members(
-        self, conversation_id: bytes, *, since_version: int = 0, timeout: float = 15.0
-    ) -> MembersArrived:
-        """Who is in a group. Raises SendFailed with the server's code, TimeoutError."""
-        driver = self._alive()
-        with self._waiting.ticket() as (ticket, future):
-            driver.post(
-                MembersRequested(
-                    ticket=ticket, conversation_id=conversation_id, since_version=since_version
-                )
-            )
-            answer = await asyncio.wait_for(future, timeout)
-        assert isinstance(answer, MembersArrived)
-        return answer
-
-    async def _group(
-        self,
-        operation: MembershipOp,
-        conversation_id: bytes | None,
-        members: tuple[int, ...],
-        timeout: float,
-        name: str = "",
-        meta: bytes = b"",
-    ) -> GroupResult:
-        driver = self._alive()
-        cmid = os.urandom(16)
-        request = GroupChangeRequested(
-            client_message_id=cmid,
-            operation=int(operation),
-            conversation_id=conversation_id,
-            members=members,
-            name=name,
-            meta=meta,
-            wall=wall_ms(),
-        )
-        with self._waiting.group(cmid) as future:
-            driver.post(request)
-            if self._stopped():
-                raise NotConnected(state_text(self._state), refused=True)
-            return await asyncio.wait_for(future, timeout)
+    def _fault(self) -> str:
+        """Why there is no connection, as far as the driver knows."""
+        driver = self._driver
+        fault = (driver.store_fault or driver.dial_fault) if driver is not None else ""
+        return f" ({fault})" if fault else ""
 
     def _stopped(self) -> bool:
         return self._state.state == ClientState.STOPPED
@@ -369,7 +318,12 @@ class Client(SessionCalls):
 
     def _on_death(self, error: Exception) -> None:
         """The machine failed one of its own asserts: whoever waits is told, what is stored stays."""
-        self._state = StateChanged(state=ClientState.STOPPED)
+        self._state = StateChanged(
+            state=ClientState.STOPPED,
+            reason=ErrorCode.INTERNAL,
+            refused=True,
+            detail=f"the client died of {error!r}; open it again",
+        )
         self._waiting.end(error)
         self._changed.set()
         self._handover.nothing_follows()

@@ -7,10 +7,11 @@ import asyncio
 import os
 from abc import ABC, abstractmethod
 
+from qim.client import given
 from qim.client.driver import ClientDriver, wall_ms
 from qim.client.local_store import KnownConversation, LocalStore
 from qim.client.results import Conversation, NotConnected, Sent, Unread, state_text
-from qim.client.waiting import Waiting
+from qim.client.waiting import Waiting, until_kept
 from qim.core.client.vocabulary import (
     ClientConfig,
     MarkReadRequested,
@@ -112,14 +113,19 @@ class SessionCalls(ABC):
         True: the server has it; False: kept here, and sent as soon as it can be (timeout None: don't wait). Raises
         SendFailed where it is refused for good.
         """
+        conversation_id = given.octets("conversation_id", conversation_id)
         if up_to is None:
             known = await self.conversation(conversation_id)
             up_to = max(known.newest_seq, known.read_seq) if known else 0
         with self._waiting.state() as (ticket, kept, settled):
             self._alive().post(
-                MarkReadRequested(ticket=ticket, conversation_id=conversation_id, read_seq=up_to)
+                MarkReadRequested(
+                    ticket=ticket,
+                    conversation_id=conversation_id,
+                    read_seq=given.whole("up_to", up_to),
+                )
             )
-            await kept
+            await until_kept(kept)
             return await self._at_server(settled, timeout)
 
     async def set_state(
@@ -137,8 +143,11 @@ class SessionCalls(ABC):
         """Change the user's own state of a conversation; what is None stays. The user's other devices follow.
 
         mute_until: wall ms (0: for ever), mutes. hidden: out of the list until something newer comes. Returns and raises
-        as ``mark_read``; ValueError: the draft is too long.
+        as ``mark_read``; ValueError: the draft is too long, or no text.
         """
+        conversation_id = given.octets("conversation_id", conversation_id)
+        if draft is not None:
+            draft = given.text("draft", draft)
         async with self._changing:
             row = await self._alive().on_store_thread(
                 lambda store: LocalStore.conversation(store, conversation_id)
@@ -146,6 +155,7 @@ class SessionCalls(ABC):
             old = decode_user_state(row.value)
             flags = row.flags
             if mute_until is not None:
+                mute_until = given.whole("mute_until", mute_until)
                 muted = True
             for flag, wanted in (
                 (StateFlag.PINNED, pinned),
@@ -191,8 +201,8 @@ class SessionCalls(ABC):
             self._alive().post(
                 ReadByRequested(
                     ticket=ticket,
-                    conversation_id=conversation_id,
-                    conversation_seq=conversation_seq,
+                    conversation_id=given.octets("conversation_id", conversation_id),
+                    conversation_seq=given.whole("conversation_seq", conversation_seq),
                 )
             )
             answer = await asyncio.wait_for(future, timeout)
@@ -212,7 +222,7 @@ class SessionCalls(ABC):
                     wall=wall_ms(),
                 )
             )
-            await kept
+            await until_kept(kept)
             return await self._at_server(settled, timeout)
 
     async def _at_server(self, settled: "asyncio.Future[None]", timeout: float | None) -> bool:
@@ -231,8 +241,8 @@ class SessionCalls(ABC):
         request = OverlayRequested(
             client_message_id=cmid,
             kind=int(kind),
-            conversation_id=conversation_id,
-            target_seq=seq,
+            conversation_id=given.octets("conversation_id", conversation_id),
+            target_seq=given.whole("conversation_seq", seq),
             wall=wall_ms(),
         )
         return await self._submitted(cmid, request, timeout)

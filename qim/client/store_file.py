@@ -9,6 +9,8 @@ import sqlite3
 from pathlib import Path
 from typing import Final
 
+from msgspec import Struct
+
 from qim.client.store_upgrade import upgrade_from_1
 
 SCHEMA_VERSION: Final = 2
@@ -25,7 +27,10 @@ _OVERLAY: Final = """CREATE TABLE overlay (conversation_id BLOB NOT NULL, seq BL
   PRIMARY KEY (conversation_id, seq)) WITHOUT ROWID"""
 _OUTGOING: Final = """CREATE TABLE outgoing (client_message_id BLOB PRIMARY KEY, place INTEGER NOT NULL,
   status TEXT NOT NULL, code INTEGER NOT NULL DEFAULT 0, row BLOB NOT NULL, coordinates BLOB) WITHOUT ROWID"""
+_OWNER: Final = """CREATE TABLE IF NOT EXISTS owner (one INTEGER PRIMARY KEY CHECK (one = 1), tenant_id TEXT NOT NULL,
+  user_id BLOB NOT NULL)"""
 _LATER: Final = (
+    _OWNER,
     "CREATE INDEX IF NOT EXISTS conversation_activity ON conversation (activity)",
     "CREATE INDEX IF NOT EXISTS conversation_unsent ON conversation (conversation_id) WHERE unsent=1",
     "CREATE INDEX IF NOT EXISTS conversation_unfilled ON conversation (conversation_id) WHERE unfilled=1",
@@ -44,12 +49,23 @@ _NEW: Final = (
 )
 
 
+class Owner(Struct, frozen=True, kw_only=True, gc=False):
+    """Whose messages a file holds."""
+
+    tenant_id: str
+    user_id: int
+
+
 class LocalStoreUnusable(Exception):
     """The file can't be opened, or isn't a store; it is left as it is."""
 
 
 class LocalStoreTooNew(LocalStoreUnusable):
     """The file was written by a later version; it is left as it is."""
+
+
+class LocalStoreForeign(LocalStoreUnusable):
+    """The file holds another user's messages and pending sends; it is left as it is."""
 
 
 class LocalStoreBusy(LocalStoreUnusable):
@@ -75,8 +91,8 @@ def locked_file(path: Path) -> int:
     return descriptor
 
 
-def opened_file(path: Path) -> sqlite3.Connection:
-    """The file with its schema, made or upgraded in one transaction. Raises LocalStoreTooNew, sqlite3.Error."""
+def opened_file(path: Path, owner: Owner | None) -> sqlite3.Connection:
+    """The file with its schema, made or upgraded in one transaction. Raises LocalStoreTooNew, LocalStoreForeign, sqlite3.Error."""
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     try:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -88,10 +104,26 @@ def opened_file(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA synchronous=FULL")
         if version < SCHEMA_VERSION:
             _bring_up_to_date(connection, version)
+        if owner is not None:
+            _claim(connection, path, owner)
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _claim(connection: sqlite3.Connection, path: Path, owner: Owner) -> None:
+    """A file without an owner (new, or of a version that wrote none down) is his who opens it first."""
+    connection.execute(_OWNER)
+    user_id = owner.user_id.to_bytes(8, "big")
+    connection.execute("INSERT OR IGNORE INTO owner VALUES (1,?,?)", (owner.tenant_id, user_id))
+    found = connection.execute("SELECT tenant_id, user_id FROM owner").fetchone()
+    if found != (owner.tenant_id, user_id):
+        held = int.from_bytes(found[1], "big")
+        raise LocalStoreForeign(
+            f"{path} is the store of user {held} (tenant {found[0]}), not of user {owner.user_id} "
+            f"(tenant {owner.tenant_id}): give each user a file of his own"
+        )
 
 
 def _bring_up_to_date(connection: sqlite3.Connection, version: int) -> None:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 from qim.client.results import GroupResult, NotConnected, SendFailed, SendStatus, Sent, code_name
+from qim.client.store_file import LocalStoreUnusable
 from qim.core.client.vocabulary import (
     CaughtUp,
     GroupSettled,
@@ -28,6 +29,8 @@ from qim.core.contract.errors import ErrorCode
 
 WAITING_MAX: Final = 10_000
 TICKETS_MAX: Final = 64
+STORE_SECONDS: Final = 15.0
+"""A local store that takes nothing for so long can't: a full disk, a broken file."""
 
 Answer = HistoryArrived | MembersArrived | ReadByArrived
 Key = TypeVar("Key")
@@ -71,11 +74,18 @@ class Waiting:
             yield future
 
     @contextmanager
-    def group(self, client_message_id: bytes) -> "Iterator[asyncio.Future[GroupResult]]":
-        """A membership change settled. Raises SendFailed as ``send``."""
+    def group(
+        self, client_message_id: bytes
+    ) -> "Iterator[tuple[asyncio.Future[None], asyncio.Future[GroupResult]]]":
+        """A membership change (durable here, settled). Raises SendFailed as ``send``."""
         self._bound(len(self._groups))
-        with _registered(self._groups, client_message_id) as future:
-            yield future
+        if client_message_id in self._queued:
+            raise SendFailed(ErrorCode.IDEMPOTENCY_CONFLICT)
+        with (
+            _registered(self._queued, client_message_id) as queued,
+            _registered(self._groups, client_message_id) as settled,
+        ):
+            yield queued, settled
 
     @contextmanager
     def ticket(self) -> "Iterator[tuple[int, asyncio.Future[Answer]]]":
@@ -113,7 +123,7 @@ class Waiting:
         if isinstance(notice, StateKept):
             _resolve(self._kept.get(notice.ticket), notice.version)
         elif notice.code:
-            error = SendFailed(notice.code)
+            error = SendFailed(notice.code, notice.message)
             _fail(self._kept.get(notice.ticket), error)
             _fail(self._states.get(notice.ticket), error)
         else:
@@ -134,21 +144,31 @@ class Waiting:
             status=SendStatus.ACKED if notice.coordinates else SendStatus.FAILED,
             coordinates=notice.coordinates,
             code=code_name(notice.code) if notice.code else "",
+            message=notice.message,
         )
         _resolve(self._queued.get(notice.client_message_id), None)
         _resolve(self._sends.get(notice.client_message_id), sent)
 
     def on_refused(self, notice: SendRefused) -> None:
         """Never stored, never sent."""
-        error = SendFailed(notice.code)
+        error = SendFailed(notice.code, notice.message)
         _fail(self._queued.get(notice.client_message_id), error)
         _fail(self._groups.get(notice.client_message_id), error)
 
     def on_group(self, notice: GroupSettled) -> None:
-        """A membership change is done or failed for good."""
-        futures = self._groups.get(notice.client_message_id)
+        """A membership change is done or failed for good; whoever waits for its row hears it as of a send."""
+        key = notice.client_message_id
+        sent = Sent(
+            client_message_id=key,
+            status=SendStatus.FAILED if notice.code else SendStatus.ACKED,
+            code=code_name(notice.code) if notice.code else "",
+            message=notice.message,
+        )
+        _resolve(self._queued.get(key), None)
+        _resolve(self._sends.get(key), sent)
+        futures = self._groups.get(key)
         if notice.code:
-            _fail(futures, SendFailed(notice.code))
+            _fail(futures, SendFailed(notice.code, notice.message))
             return
         result = GroupResult(
             conversation_id=notice.conversation_id,
@@ -162,7 +182,7 @@ class Waiting:
         """A query is answered."""
         futures = self._tickets.get(notice.ticket)
         if isinstance(notice, QueryFailed):
-            _fail(futures, SendFailed(notice.code))
+            _fail(futures, SendFailed(notice.code, notice.message))
         else:
             _resolve(futures, notice)
 
@@ -198,6 +218,17 @@ class Waiting:
     def _bound(self, waiting: int) -> None:
         if waiting >= WAITING_MAX:
             raise SendFailed(ErrorCode.QUOTA_EXCEEDED)
+
+
+async def until_kept(queued: "asyncio.Future[Any]") -> None:
+    """Wait until a row is durable here. Raises LocalStoreUnusable after STORE_SECONDS, and what ``queued`` was refused with."""
+    try:
+        await asyncio.wait_for(queued, STORE_SECONDS)
+    except TimeoutError:
+        raise LocalStoreUnusable(
+            f"the local store took nothing in {STORE_SECONDS:g} s (is its disk full?); "
+            "what was asked for may still be kept and sent"
+        ) from None
 
 
 @contextmanager

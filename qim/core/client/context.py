@@ -77,10 +77,11 @@ class AckSaving(Struct, frozen=True, kw_only=True):
 
 
 class FailureSaving(Struct, frozen=True, kw_only=True):
-    """SaveFailed."""
+    """SaveFailed; ``message``: the server's words."""
 
     client_message_id: bytes
     code: int
+    message: str
 
 
 class BatchSaving(Struct, frozen=True, kw_only=True):
@@ -216,11 +217,15 @@ class ClientContext:
         """The server's wall clock now, as this connection's AUTH_OK and PONGs say."""
         return max(0, self.now + self.server_ahead)
 
-    def move(self, state: ClientState, reason: int = 0, *, refused: bool = False) -> None:
+    def move(
+        self, state: ClientState, reason: int = 0, *, refused: bool = False, detail: str = ""
+    ) -> None:
         """Enter a state and say so."""
         if state is not self.state:
             self.state = state
-            self.effects.append(StateChanged(state=state, reason=reason, refused=refused))
+            self.effects.append(
+                StateChanged(state=state, reason=reason, refused=refused, detail=detail)
+            )
 
     def expect(self, pending: PendingOp) -> int:
         """The op number under which the local store's answer will find ``pending``."""

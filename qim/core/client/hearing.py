@@ -74,7 +74,7 @@ def _on_answer(parts: Parts, frame: Answer, request: int) -> None:
         return
     match frame, wait.kind:
         case Error(), _:
-            parts.refused(wait, frame.code, frame.retry_after_ms)
+            parts.refused(wait, frame.code, frame.retry_after_ms, frame.message)
         case HistoryBatch(), WaitKind.LOOKUP:
             parts.sending.settling.looked(wait, frame)
         case HistoryBatch(), WaitKind.HISTORY:
@@ -103,10 +103,7 @@ def _on_link_frame(
     match frame:
         case AuthOk():
             if context.answered(request, WaitKind.AUTH) is not None:
-                parts.link.authenticated(frame)
-                parts.rebuilding.connected(frame.sync_to_seq)
-                parts.pulling.begin(frame)
-                parts.sending.live()
+                parts.authenticated(frame)
         case OnlineReady():
             if context.answered(request, WaitKind.SYNC_COMPLETE) is not None:
                 parts.link.ready()

@@ -24,7 +24,14 @@ from qim.core.ports.local_store import SaveAttempt
 from qim.core.ports.sockets import Dial
 
 _FINAL = (KickReason.REPLACED, KickReason.REVOKED)
-_REFUSALS = (ErrorCode.UNAUTHENTICATED, ErrorCode.TOKEN_EXPIRED, ErrorCode.FORBIDDEN)
+_TOKEN_REFUSALS = (ErrorCode.UNAUTHENTICATED, ErrorCode.TOKEN_EXPIRED, ErrorCode.FORBIDDEN)
+_AUTH_REFUSALS = (
+    ErrorCode.INVALID_ARGUMENT,
+    ErrorCode.UNSUPPORTED,
+    ErrorCode.MALFORMED_FRAME,
+    ErrorCode.FRAME_TOO_LARGE,
+)
+"""The same AUTH gets them again: coming back by itself would never end."""
 
 
 class Link:
@@ -41,6 +48,7 @@ class Link:
         self._redirect = ""
         self._redirects = 0
         self._attempt = 0
+        self._token = ""
         self._open = False
         self._failures = 0
         self._due: Ms | None = None
@@ -90,6 +98,7 @@ class Link:
         context = self._context
         context.move(ClientState.AUTHENTICATING)
         self._due = None
+        self._token = self.access_token
         frame = Auth(
             access_token=self.access_token,
             device_id=context.config.device_id,
@@ -99,6 +108,10 @@ class Link:
         )
         context.ask(frame, WaitKind.AUTH)
 
+    def is_for_another(self, frame: AuthOk) -> bool:
+        """Is the token another user's: his messages don't belong here, nor ours to him."""
+        return frame.user_id != self._context.config.user_id
+
     def authenticated(self, frame: AuthOk) -> None:
         """AUTH_OK: the server's clock, and the heart begins to beat."""
         context = self._context
@@ -106,12 +119,13 @@ class Link:
         context.move(ClientState.SYNCING)
         self._due = context.now + context.config.parameters.heartbeat_ms
 
-    def refused(self, code: int, retry_after_ms: int) -> None:
-        """AUTH got an ERROR that no rebuild cures."""
-        if code in _REFUSALS:
-            self._stop(code, refused=True)
+    def refused(self, code: int, retry_after_ms: int, message: str = "") -> None:
+        """AUTH got an ERROR that no rebuild cures; a token renewed meanwhile is still to be tried."""
+        renewed = code in _TOKEN_REFUSALS and self.access_token != self._token
+        if code in _TOKEN_REFUSALS + _AUTH_REFUSALS and not renewed:
+            self.stop(code, refused=True, detail=message)
         else:
-            self.lose(at_least_ms=retry_after_ms)
+            self.lose(at_least_ms=retry_after_ms, code=code, detail=message)
 
     def sync_complete(self, sync_to_seq: int) -> None:
         """Everything up to sync_to_seq is in the local store."""
@@ -144,7 +158,7 @@ class Link:
     def kicked(self, frame: Kicked) -> None:
         """The server's last frame: final for REPLACED and REVOKED, else as it says."""
         if frame.reason in _FINAL or not frame.reconnect:
-            self._stop(frame.reason)
+            self.stop(frame.reason)
         else:
             self.lose()
 
@@ -160,15 +174,21 @@ class Link:
 
     # ---------------------------------------------------------------- ends
 
-    def lose(self, at_least_ms: Ms = 0) -> None:
-        """The connection is of no more use: end it and come back later."""
+    def stop(self, reason: int, *, refused: bool = False, detail: str = "") -> None:
+        """The connection ends, and only the user's act brings another."""
+        self._context.drop_stream()
+        self._due = None
+        self._context.move(ClientState.STOPPED, reason, refused=refused, detail=detail)
+
+    def lose(self, at_least_ms: Ms = 0, *, code: int = 0, detail: str = "") -> None:
+        """The connection is of no more use: end it and come back later. ``code``: AUTH was refused with it."""
         context = self._context
         assert self.wanted, "who isn't wanted online has no connection to lose"
         context.drop_stream()
         delay = context.backoff("client.reconnect", self._failures, self.last_attempt)
         self._failures += 1
         self._due = context.now + max(delay, at_least_ms)
-        context.move(ClientState.WAITING)
+        context.move(ClientState.WAITING, code, refused=code != 0, detail=detail)
 
     def deadline(self) -> Ms | None:
         """When to dial, give up dialing, or beat; dead_peer_ms is looked at with each beat."""
@@ -217,8 +237,3 @@ class Link:
         self.last_attempt = attempt
         op = context.expect(AttemptSaving(conn=self._conn, attempt=attempt))
         context.order(SaveAttempt(op=op, attempt=attempt))
-
-    def _stop(self, reason: int, *, refused: bool = False) -> None:
-        self._context.drop_stream()
-        self._due = None
-        self._context.move(ClientState.STOPPED, reason, refused=refused)

@@ -28,7 +28,7 @@ from qim.core.client.vocabulary import (
     StateRequested,
     StateSettled,
 )
-from qim.core.contract.errors import ErrorCode
+from qim.core.contract.errors import ErrorCode, ProtocolError
 from qim.core.contract.frames import MarkRead, SetState
 from qim.core.machine import Ms
 from qim.core.ports.local_sessions import (
@@ -79,10 +79,10 @@ class Marking:
         conversation_id = command.conversation_id
         if isinstance(command, MarkReadRequested):
             read_seq = command.read_seq
-            code = refusal_of_frame(MarkRead(conversation_id=conversation_id, read_seq=read_seq))
+            refusal = refusal_of_frame(MarkRead(conversation_id=conversation_id, read_seq=read_seq))
         else:
             read_seq = 0
-            code = refusal_of_frame(
+            refusal = refusal_of_frame(
                 SetState(
                     conversation_id=conversation_id,
                     version=1,
@@ -90,10 +90,13 @@ class Marking:
                     value=command.value,
                 )
             )
-        if code is None and len(self._tickets) + self._saving >= context.config.mark_tickets_max:
-            code = ErrorCode.QUOTA_EXCEEDED
-        if code is not None:
-            context.order(StateSettled(ticket=command.ticket, code=code))
+        waiting = len(self._tickets) + self._saving
+        if refusal is None and waiting >= context.config.mark_tickets_max:
+            refusal = ProtocolError(ErrorCode.QUOTA_EXCEEDED, f"{waiting} marks and states wait")
+        if refusal is not None:
+            context.order(
+                StateSettled(ticket=command.ticket, code=refusal.code, message=refusal.message)
+            )
             return
         self._saving += 1
         op = context.expect(
@@ -128,10 +131,15 @@ class Marking:
             )
         )
 
-    def not_kept(self, saving: MarkSaving) -> None:
-        """The local store can't keep it."""
+    def not_kept(self, saving: MarkSaving, *, surely: bool) -> None:
+        """The local store can't keep it, or can't say: what it kept after all is sent like everything unsent."""
         self._saving -= 1
-        self._context.order(StateSettled(ticket=saving.ticket, code=ErrorCode.UNAVAILABLE))
+        self._dirty = True
+        code = ErrorCode.UNAVAILABLE if surely else ErrorCode.TIMEOUT_UNKNOWN
+        message = "the local store can't keep it"
+        if not surely:
+            message = "the local store does not say whether it keeps it"
+        self._context.order(StateSettled(ticket=saving.ticket, code=code, message=message))
 
     def changed(self) -> None:
         """The list or another device may have shown that something is unsent."""

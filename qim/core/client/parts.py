@@ -10,6 +10,7 @@ from qim.core.client.rebuilding import Rebuilding
 from qim.core.client.sending import Sending
 from qim.core.client.sessions import Sessions
 from qim.core.contract.errors import ErrorCode
+from qim.core.contract.frames import AuthOk
 
 _REBUILD_CODES: Final = (
     ErrorCode.CURSOR_EXPIRED,
@@ -53,11 +54,24 @@ class Parts:
             context.count("request_timeouts", wait.kind.name)
             self.refused(wait, ErrorCode.TIMEOUT_UNKNOWN, 0)
 
-    def refused(self, wait: Wait, code: int, retry_after_ms: int) -> None:
-        """What we asked was not done, or nobody knows: the part that asked decides."""
+    def authenticated(self, frame: AuthOk) -> None:
+        """AUTH_OK: below sync_to_seq we pull, and pending rows may go out."""
+        if self.link.is_for_another(frame):
+            self.before_loss()
+            user_id = self.context.config.user_id
+            told = f"the access token is user {frame.user_id}'s, this device is user {user_id}'s"
+            self.link.stop(ErrorCode.FORBIDDEN, refused=True, detail=told)
+            return
+        self.link.authenticated(frame)
+        self.rebuilding.connected(frame.sync_to_seq)
+        self.pulling.begin(frame)
+        self.sending.live()
+
+    def refused(self, wait: Wait, code: int, retry_after_ms: int, message: str = "") -> None:
+        """What we asked was not done, or nobody knows: the part that asked decides. ``message``: the server's words."""
         match wait.kind:
             case WaitKind.SEND:
-                self.sending.settling.refused(wait, code, retry_after_ms)
+                self.sending.settling.refused(wait, code, retry_after_ms, message)
             case WaitKind.LOOKUP:
                 self.sending.settling.look_refused(wait, code, retry_after_ms)
             case WaitKind.PULL:
@@ -65,22 +79,22 @@ class Parts:
                 if code in _REBUILD_CODES:
                     self._rebuild()
             case WaitKind.AUTH:
-                self._auth_refused(code, retry_after_ms)
+                self._auth_refused(code, retry_after_ms, message)
             case WaitKind.SYNC_COMPLETE:
                 self.pulling.sync_refused(retry_after_ms)
             case WaitKind.HISTORY | WaitKind.MEMBERS | WaitKind.READ_BY:
-                self.queries.refused(wait, code, retry_after_ms)
+                self.queries.refused(wait, code, retry_after_ms, message)
             case WaitKind.WALK | WaitKind.SESSIONS | WaitKind.STATE_SYNC | WaitKind.MARK:
                 self.sessions.refused(wait, code, retry_after_ms)
             case _:
                 assert_never(wait.kind)
 
-    def _auth_refused(self, code: int, retry_after_ms: int) -> None:
+    def _auth_refused(self, code: int, retry_after_ms: int, message: str) -> None:
         if code in _REBUILD_CODES and self.pulling.cursor is not None:
             self._rebuild()
             return
         self.before_loss()
-        self.link.refused(code, retry_after_ms)
+        self.link.refused(code, retry_after_ms, message)
 
     def _rebuild(self) -> None:
         """A new connection without cursor; the one at hand was authenticated with it."""

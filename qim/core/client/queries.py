@@ -51,9 +51,9 @@ class Queries:
 
     def ask(self, query: Query) -> None:
         """Queue it, or say that it can't be asked now."""
-        code = refusal_of_frame(self._frame(query))
-        if code is not None:
-            self._fail(query.ticket, code)
+        refusal = refusal_of_frame(self._frame(query))
+        if refusal is not None:
+            self._fail(query.ticket, refusal.code, message=refusal.message)
         elif not self._context.is_live():
             self._fail(query.ticket, ErrorCode.UNAVAILABLE)
         elif len(self._queue) >= self._context.config.queries_max:
@@ -157,11 +157,11 @@ class Queries:
             )
         )
 
-    def refused(self, wait: Wait, code: int, retry_after_ms: int) -> None:
+    def refused(self, wait: Wait, code: int, retry_after_ms: int, message: str) -> None:
         """ERROR, or no answer in time."""
         self._inflight -= 1
         self._asked.pop(wait.request, None)
-        self._fail(wait.ticket, code, retry_after_ms)
+        self._fail(wait.ticket, code, retry_after_ms, message)
 
     def check(self) -> None:
         """Bounds and counts."""
@@ -185,8 +185,10 @@ class Queries:
             limit=query.limit or self._context.config.history_limit,
         )
 
-    def _fail(self, ticket: int, code: int, retry_after_ms: int = 0) -> None:
-        self._context.order(QueryFailed(ticket=ticket, code=code, retry_after_ms=retry_after_ms))
+    def _fail(self, ticket: int, code: int, retry_after_ms: int = 0, message: str = "") -> None:
+        self._context.order(
+            QueryFailed(ticket=ticket, code=code, retry_after_ms=retry_after_ms, message=message)
+        )
 
 
 def _covers(query: HistoryRequested, frame: HistoryBatch) -> tuple[int, int]:

@@ -130,7 +130,7 @@ def not_stored(parts: Parts, pending: PendingOp, surely: bool) -> None:
             if pending.conn == parts.context.conn:
                 parts.lose()
         case _:
-            _session_not_stored(parts, pending)
+            _session_not_stored(parts, pending, surely)
 
 
 def repeat_due(parts: Parts) -> None:
@@ -156,7 +156,7 @@ def _hint_not_stored(parts: Parts, pending: PushSaving | HistorySaving) -> None:
         parts.sessions.walk.not_stored(pending.walk)
 
 
-def _session_not_stored(parts: Parts, pending: SessionOp) -> None:
+def _session_not_stored(parts: Parts, pending: SessionOp, surely: bool) -> None:
     sessions = parts.sessions
     match pending:
         case RowsReading():
@@ -166,7 +166,7 @@ def _session_not_stored(parts: Parts, pending: SessionOp) -> None:
         case StatesSaving():
             sessions.states.not_stored(pending)
         case MarkSaving():
-            sessions.marking.not_kept(pending)
+            sessions.marking.not_kept(pending, surely=surely)
         case SentSaving():
             sessions.marking.not_confirmed()
         case UnsentReading():

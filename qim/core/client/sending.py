@@ -16,7 +16,7 @@ from qim.core.client.outbox import ON_WIRE, Outbox, OutboxRow, RowStage, outbox_
 from qim.core.client.settling import Settling
 from qim.core.client.translation import Submitted, frame_of_row, refusal_of_row, row_of_command
 from qim.core.client.vocabulary import SendQueued, SendRefused
-from qim.core.contract.errors import ErrorCode
+from qim.core.contract.errors import ErrorCode, ProtocolError
 from qim.core.machine import Ms
 from qim.core.ports.local_store import PendingRow, SaveNotAfter, SavePending
 
@@ -52,13 +52,11 @@ class Sending:
         context = self._context
         key = command.client_message_id
         row = row_of_command(command, self._order + 1)
-        code = refusal_of_row(row)
-        if key in self._outbox.rows:
-            code = ErrorCode.IDEMPOTENCY_CONFLICT
-        elif code is None and len(self._outbox.rows) >= context.config.pending_max:
-            code = ErrorCode.QUOTA_EXCEEDED
-        if code is not None:
-            context.order(SendRefused(client_message_id=key, code=code))
+        refusal = refusal_of_row(row) or self._refusal_here(key)
+        if refusal is not None:
+            context.order(
+                SendRefused(client_message_id=key, code=refusal.code, message=refusal.message)
+            )
             return
         self._order += 1
         entry = outbox_row(row, context.config.tenant_id, context.config.user_id)
@@ -85,7 +83,12 @@ class Sending:
             self._context.repeat(saving)
             return
         self._outbox.drop(entry)
-        self._context.order(SendRefused(client_message_id=entry.key, code=ErrorCode.UNAVAILABLE))
+        refused = SendRefused(
+            client_message_id=entry.key,
+            code=ErrorCode.UNAVAILABLE,
+            message="the local store can't keep it",
+        )
+        self._context.order(refused)
 
     def save_again(self, saving: RowSaving) -> None:
         """The same row: an insert that stands keeps it."""
@@ -157,6 +160,16 @@ class Sending:
                 assert entry.transmitted and entry.row.not_after
 
     # ---------------------------------------------------------------- one row
+
+    def _refusal_here(self, key: bytes) -> ProtocolError | None:
+        rows = self._outbox.rows
+        if key in rows:
+            return ProtocolError(
+                ErrorCode.IDEMPOTENCY_CONFLICT, "a row with this client_message_id is pending here"
+            )
+        if len(rows) >= self._context.config.pending_max:
+            return ProtocolError(ErrorCode.QUOTA_EXCEEDED, f"{len(rows)} rows are pending here")
+        return None
 
     def _save(self, entry: OutboxRow) -> None:
         op = self._context.expect(RowSaving(client_message_id=entry.key))

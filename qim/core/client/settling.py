@@ -61,7 +61,7 @@ class Settling:
             entry, AckSaving(coordinates=coordinates, version=frame.version, noop=frame.noop)
         )
 
-    def refused(self, wait: Wait, code: int, retry_after_ms: int) -> None:
+    def refused(self, wait: Wait, code: int, retry_after_ms: int, message: str = "") -> None:
         """ERROR, or no answer in time (TIMEOUT_UNKNOWN): again later, look up, or failed for good."""
         entry = self._outbox.rows.get(wait.key)
         if entry is None or entry.stage is not RowStage.INFLIGHT:
@@ -74,7 +74,7 @@ class Settling:
         elif may_help(code):
             self.cool(entry, retry_after_ms)
         else:
-            self._fail(entry, code)
+            self._fail(entry, code, message)
 
     def looked(self, wait: Wait, frame: HistoryBatch) -> None:
         """A page of the look-up after SEND_EXPIRED."""
@@ -118,11 +118,17 @@ class Settling:
                     version=0,
                     control_seq=0,
                     code=saving.code,
+                    message=saving.message,
                 )
             )
         else:
             self._context.order(
-                SendSettled(client_message_id=key, coordinates=None, code=saving.code)
+                SendSettled(
+                    client_message_id=key,
+                    coordinates=None,
+                    code=saving.code,
+                    message=saving.message,
+                )
             )
 
     def not_settled(self, key: bytes) -> None:
@@ -177,9 +183,10 @@ class Settling:
                 SaveAck(op=op, coordinates=saving.coordinates, traces=(entry.trace,))
             )
 
-    def _fail(self, entry: OutboxRow, code: int) -> None:
+    def _fail(self, entry: OutboxRow, code: int, message: str = "") -> None:
         self._outbox.leave(entry)
-        op = self._context.expect(FailureSaving(client_message_id=entry.key, code=code))
+        saving = FailureSaving(client_message_id=entry.key, code=code, message=message)
+        op = self._context.expect(saving)
         self._context.order(SaveFailed(op=op, client_message_id=entry.key, code=code))
 
     def _tell(self, entry: OutboxRow, saving: AckSaving) -> None:

@@ -220,24 +220,30 @@ def _group_frame(row: PendingGroupChange) -> Transmission:
             assert_never(operation)
 
 
-def refusal_of_row(row: PendingRow) -> ErrorCode | None:
+def refusal_of_row(row: PendingRow) -> ProtocolError | None:
     """``refusal_of_frame`` for a row that is not stored yet."""
     if isinstance(row, PendingGroupChange):
         creates = row.operation == MembershipOp.CREATE
         if row.operation not in tuple(MembershipOp) or creates != (row.conversation_id is None):
-            return ErrorCode.INVALID_ARGUMENT
+            return _invalid("a membership change of an existing group names it, CREATE names none")
     if isinstance(row, PendingOverlay) and row.kind not in _OVERLAYS:
-        return ErrorCode.INVALID_ARGUMENT
+        return _invalid("no overlay of this kind")
     return refusal_of_frame(frame_of_row(replace(row, not_after=1)))
 
 
-def refusal_of_frame(frame: WireFrame) -> ErrorCode | None:
-    """What the server would refuse at sight, found by its own decoder."""
+def refusal_of_frame(frame: WireFrame) -> ProtocolError | None:
+    """What the server would refuse at sight, found by its own decoder: INVALID_ARGUMENT or FRAME_TOO_LARGE."""
     try:
         (raw,) = FrameDecoder(FRAME_BYTES_MAX).feed(encode_frame(frame))
         decode_client_frame(raw)
     except ProtocolError as error:
-        return error.code
-    except (OverflowError, UnicodeEncodeError):
-        return ErrorCode.INVALID_ARGUMENT  # no MessagePack integer, a lone surrogate
+        # A value of another type is malformed for the server, and a wrong argument of whoever asked here.
+        return _invalid(error.message) if error.code is ErrorCode.MALFORMED_FRAME else error
+    except (OverflowError, UnicodeEncodeError, TypeError) as error:
+        # No MessagePack integer, a lone surrogate, a value of a type that no frame has.
+        return _invalid(str(error))
     return None
+
+
+def _invalid(message: str) -> ProtocolError:
+    return ProtocolError(ErrorCode.INVALID_ARGUMENT, message)

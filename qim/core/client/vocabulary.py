@@ -197,11 +197,15 @@ class ClientState(IntEnum):
 
 
 class StateChanged(Struct, frozen=True, kw_only=True, gc=False):
-    """``reason``: KickReason for a kick, ErrorCode for a refused AUTH (``refused``), else 0. STOPPED waits for the user."""
+    """``reason``: KickReason for a kick, ErrorCode for a refused AUTH (``refused``), else 0. STOPPED waits for the user.
+
+    detail: the words that came with a refusal, for people.
+    """
 
     state: int
     reason: int = 0
     refused: bool = False
+    detail: str = ""
 
 
 class SendQueued(Struct, frozen=True, kw_only=True, gc=False):
@@ -211,18 +215,20 @@ class SendQueued(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class SendRefused(Struct, frozen=True, kw_only=True, gc=False):
-    """Never stored, never sent (ErrorCode QUOTA_EXCEEDED, INVALID_ARGUMENT, UNAVAILABLE)."""
+    """Never stored, never sent (ErrorCode QUOTA_EXCEEDED, INVALID_ARGUMENT, UNAVAILABLE). ``message``: why, for people."""
 
     client_message_id: bytes
     code: int
+    message: str = ""
 
 
 class SendSettled(Struct, frozen=True, kw_only=True, gc=False):
-    """Sent (coordinates), or failed for good (coordinates None, ``code`` an ErrorCode)."""
+    """Sent (coordinates), or failed for good (coordinates None, ``code`` an ErrorCode, ``message`` the server's words)."""
 
     client_message_id: bytes
     coordinates: Coordinates | None
     code: int = 0
+    message: str = ""
 
 
 class GroupSettled(Struct, frozen=True, kw_only=True, gc=False):
@@ -234,6 +240,7 @@ class GroupSettled(Struct, frozen=True, kw_only=True, gc=False):
     control_seq: int
     noop: bool = False
     code: int = 0
+    message: str = ""
 
 
 class MessageApplied(Struct, frozen=True, kw_only=True, gc=False):
@@ -271,10 +278,11 @@ class StateKept(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class StateSettled(Struct, frozen=True, kw_only=True, gc=False):
-    """The server has it (code 0), or refuses it for good, or the local store can't keep it."""
+    """The server has it (code 0), or refuses it for good, or the local store can't keep it. ``message``: why, for people."""
 
     ticket: int
     code: int = 0
+    message: str = ""
 
 
 class SessionsReady(Struct, frozen=True, kw_only=True, gc=False):
@@ -309,6 +317,7 @@ class QueryFailed(Struct, frozen=True, kw_only=True, gc=False):
     ticket: int
     code: int
     retry_after_ms: int = 0
+    message: str = ""
 
 
 class CaughtUp(Struct, frozen=True, kw_only=True, gc=False):

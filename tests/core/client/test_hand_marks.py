@@ -23,6 +23,7 @@ from qim.core.contract.frames import (
     StateSync,
 )
 from qim.core.contract.kinds import StateFlag
+from qim.core.ports.completion import Unknown
 from qim.core.ports.local_sessions import (
     ReadUnsent,
     SaveRead,
@@ -232,6 +233,19 @@ def test_what_can_not_be_kept_is_said(order: type) -> None:
     hand.step(command)
     assert [(n.ticket, n.code) for n in hand.told(StateSettled)] == [(1, ErrorCode.UNAVAILABLE)]
     assert not hand.told(StateKept)
+
+
+def test_what_may_be_kept_is_not_called_failed_and_goes_out_where_it_is() -> None:
+    hand = Hand().online()
+    hand.serve = False
+    hand.step(mark(1, 5))
+    (order,) = hand.orders
+    hand.store.serve(hand.orders.pop())
+    hand.serve = True
+    hand.step(Unknown(op=order.op))
+    assert [n.code for n in hand.told(StateSettled)] == [ErrorCode.TIMEOUT_UNKNOWN]
+    ((frame, _),) = hand.said(MarkRead)
+    assert frame.read_seq == 5
 
 
 def test_failures_of_the_local_store_delay_a_mark_and_lose_nothing() -> None:
