@@ -16,6 +16,7 @@ import msgspec
 
 from qim.core.contract import wire
 from qim.core.contract.errors import ERROR_MEANINGS
+from qim.core.contract.frame_fields import DEVICE_ID_BYTES_MAX
 from qim.core.contract.frames import (
     FRAMES,
     ConversationKind,
@@ -36,7 +37,9 @@ from qim.core.contract.frames import (
 )
 from qim.core.contract.invariants import INVARIANT_MEANINGS
 from qim.core.contract.params import DEFAULT, ORDER, RANGES, SHARED, Parameters
+from qim.core.gateway import GatewayConfig
 
+_GATEWAY = GatewayConfig(token_secrets=())
 DEFAULT_TARGET = Path("docs/protocol.md")
 
 ARRAYS: tuple[type[msgspec.Struct], ...] = (
@@ -90,12 +93,41 @@ Bytes that are no frame of this protocol get one ERROR and the connection closes
 opcode or an unsupported flag is the fault of that one request: it gets an ERROR with its request number and, where it has
 one, its client_message_id."""
 
+CONNECTION = f"""\
+## A connection
+
+1. The client says AUTH, within {DEFAULT.unauthenticated_max_ms // 1000} s of connecting, and is answered AUTH_OK or ERROR. Another
+   AUTH may follow a refused one, {_GATEWAY.auth_attempts_max} in all. After CURSOR_INVALID, CURSOR_EXPIRED or CURSOR_REBASED it
+   carries no cursor, and the device rebuilds.
+2. From AUTH_OK on it may send and ask. It pulls from its cursor until covered_through_seq has reached sync_to_seq, committing
+   messages and cursor together each time, and says SYNC_COMPLETE.
+3. ONLINE_READY: from now on it is pushed. A push is a hint; whenever a watermark (ONLINE_READY, PONG) or a pushed mailbox_seq is
+   above what it has covered, it pulls.
+4. What got no answer in time, or TIMEOUT_UNKNOWN, may have been done: it is repeated under the same client_message_id with the
+   same not_after, on a new connection too, until it is answered; after SEND_EXPIRED the conversation's history says whether it
+   was committed.
+
+The server ends a connection that it has not heard for {DEFAULT.idle_kill_ms // 1000} s (PING every {DEFAULT.heartbeat_ms // 1000} s
+prevents that), that does not read what it is sent, that is replaced by a newer one of the same device, and whose access token
+expires: then ERROR TOKEN_EXPIRED with request 0 is its last frame, else KICKED with the reason.
+
+Of one connection at most {DEFAULT.pulls_inflight_max} of PULL_MAILBOX, PULL_HISTORY, PULL_SESSION_LIST and STATE_SYNC wait for
+their answers at once, {_GATEWAY.connection_requests_max} requests in all, and {_GATEWAY.admission_per_second:,} frames a second are
+taken ({_GATEWAY.admission_burst:,} at once): more is RATE_LIMITED.
+
+## Access tokens
+
+`qim1.` + base64url(payload) + `.` + base64url(HMAC-SHA256(secret, `qim.token.v1` + a zero byte + payload)), both without padding.
+The payload is a MessagePack array: tenant_id (text, 1..64 bytes), user_id (u64, at least 1), device_id (1..{DEVICE_ID_BYTES_MAX}
+bytes, or nil: every device), expires_at (u64, wall ms at which it is good no longer). The secret is
+the file `secret` in the data directory of `qim up`, or the UTF-8 bytes of QIM_AUTH_SECRET."""
+
 
 def render() -> str:
     """The whole of docs/protocol.md."""
     flags = " · ".join(f"{flag.value} {flag.name}" for flag in wire.Flag)
-    parts = [INTRODUCTION.replace("{flags}", flags), *_frames(), *_arrays(), *_enumerations()]
-    parts += [_errors(), *_parameters(), _invariants()]
+    parts = [INTRODUCTION.replace("{flags}", flags), CONNECTION, *_frames(), *_arrays()]
+    parts += [*_enumerations(), _errors(), *_parameters(), _invariants()]
     return "\n\n".join(parts) + "\n"
 
 

@@ -131,7 +131,8 @@ class MarkRead(WireFrame, frozen=True, kw_only=True):
 
 
 class PullHistory(WireFrame, frozen=True, kw_only=True):
-    """Records beyond conversation_seq `anchor` (not itself) in `direction` (HistoryDirection); AROUND includes it."""
+    """Records beyond conversation_seq `anchor` (not itself) in `direction` (HistoryDirection), OLDER than 0: from the
+    newest; AROUND includes it."""
 
     OPCODE: ClassVar[int] = 0x0043
     NAME: ClassVar[str] = "PULL_HISTORY"
