@@ -49,7 +49,7 @@ from qim.core.ports.store_message import (
     SourceOpened,
     VersionsRead,
 )
-from qim.core.position import record_digest, why_out_of_range
+from qim.core.position import record_digest
 from qim.core.timers import Timers, back_off, earliest
 from qim.core.version_shelf import VersionShelf
 
@@ -261,17 +261,12 @@ class FanoutCoordinator:
         partition.fetching = False
         if partition.stage is Stage.CHECKING:
             return opening.on_predecessor(self._orders, partition, event)
-        if event.topic_id != partition.topic_id:
-            return "the topic was created anew"
+        strange = opening.why_strange(partition, event)
+        if strange is not None or isinstance(event, OutOfRange):
+            return strange
         partition.heard_start(now, event.start, self._config.receipts_grace_ms)
         partition.end = event.end
-        if isinstance(event, OutOfRange):
-            return why_out_of_range(partition.next_offset, event)
-        if event.end < partition.next_offset:
-            return f"the log ends at {event.end}, and was read up to {partition.next_offset}"
         for stored in event.records:
-            if stored.offset != partition.next_offset:
-                return f"the log has {stored.offset} where {partition.next_offset} was asked for"
             item = admit(self._orders, partition, stored)
             if item is None:
                 break
@@ -279,23 +274,6 @@ class FanoutCoordinator:
         if partition.undispatched and event.records:
             partition.before = record_digest(partition.undispatched[-1].stored)
         return None
-
-    def _fetch_if_room(self, partition: Partition) -> None:
-        config = self._config
-        room = config.window_records_max - partition.window_records()
-        bytes_room = config.window_bytes_max - partition.window_bytes
-        if partition.fetching or partition.halted or self._draining:
-            return
-        if room <= 0 or bytes_room <= 0 or self._timers.has((partition.number, "FETCH")):
-            return
-        opening.fetch(
-            self._orders,
-            partition,
-            partition.next_offset,
-            limit=min(room, config.fetch_records_max),
-            bytes_max=min(bytes_room, config.fetch_bytes_max),
-            wait_ms=config.fetch_wait_ms,
-        )
 
     # ------------------------------------------------------------ versions
 
@@ -333,7 +311,8 @@ class FanoutCoordinator:
             prefix = partition.committable(self._config.commit_records_max)
             if prefix:
                 commit_source(self._orders, partition, prefix)
-        self._fetch_if_room(partition)
+        if not self._draining and not self._timers.has((partition.number, What.FETCH.name)):
+            opening.fetch_if_room(self._orders, self._config, partition)
 
     def _dispatch(self, now: Ms, partition: Partition) -> bool:
         """Queue the head record's dispatches; False where its version is awaited, and all behind it wait too."""

@@ -7,12 +7,13 @@ stored starts at the log's start, with the greatest barrier that retention took 
 from qim.core.effective import EffectiveFilter
 from qim.core.fanout.orders import Orders, What
 from qim.core.fanout.partition import Partition, Stage
+from qim.core.fanout.vocabulary import FanoutConfig
 from qim.core.machine import Ms
 from qim.core.opener import Opener
 from qim.core.ports.log import EndsRead, Fetch, Fetched, OutOfRange, ReadEnds, Topic
 from qim.core.ports.registry import LeaseRead, ReadLease, Resource, Role
 from qim.core.ports.store_message import OpenSource, SourceOpened
-from qim.core.position import Verdict, judge_ends, judge_predecessor
+from qim.core.position import Verdict, judge_ends, judge_predecessor, why_out_of_range
 
 
 def open_source(orders: Orders, partition: Partition, opener: Opener) -> None:
@@ -104,6 +105,37 @@ def run(partition: Partition, offset: int) -> None:
     partition.checkpoint = partition.durable = partition.next_offset = offset
     partition.before = partition.position.digest
     partition.stage = Stage.RUNNING
+
+
+def why_strange(partition: Partition, event: Fetched | OutOfRange) -> str | None:
+    """A topic made anew, or an offset that is no longer (or not yet) in the log: detected, stopped, nothing skipped."""
+    if event.topic_id != partition.topic_id:
+        return "the topic was created anew"
+    if isinstance(event, OutOfRange):
+        return why_out_of_range(partition.next_offset, event)
+    if event.end < partition.next_offset:
+        return f"the log ends at {event.end}, and was read up to {partition.next_offset}"
+    for place, stored in enumerate(event.records):
+        expected = partition.next_offset + place
+        if stored.offset != expected:
+            return f"the log has {stored.offset} where {expected} was asked for"
+    return None
+
+
+def fetch_if_room(orders: Orders, config: FanoutConfig, partition: Partition) -> None:
+    """The next fetch of a running partition, as far as its window takes more."""
+    room = config.window_records_max - partition.window_records()
+    bytes_room = config.window_bytes_max - partition.window_bytes
+    if partition.fetching or partition.halted or room <= 0 or bytes_room <= 0:
+        return
+    fetch(
+        orders,
+        partition,
+        partition.next_offset,
+        limit=min(room, config.fetch_records_max),
+        bytes_max=min(bytes_room, config.fetch_bytes_max),
+        wait_ms=config.fetch_wait_ms,
+    )
 
 
 def fetch(

@@ -3,6 +3,8 @@
 The encoded record has no seq yet; the store puts seq and activity in front, and so does ``stored_of``.
 """
 
+from msgspec import Struct
+
 from qim.core.contract.entities import (
     MEMBERSHIP_CUSTOM_TYPE,
     ConversationKind,
@@ -21,6 +23,19 @@ from qim.core.writer.membership import GroupChange, control_body, delta_of, memb
 from qim.core.writer.overlays import overlay_of
 
 
+class Content(Struct, frozen=True, kw_only=True):
+    """What a record says beyond its request; ``version`` and ``digest`` are what its audience is named by (0: by itself)."""
+
+    kind: int
+    custom_type: str
+    body: bytes
+    conversation_kind: int
+    version: int
+    digest: bytes
+    recipients: tuple[int, ...]
+    delta: MembershipDelta | None = None
+
+
 def freeze_message(commit: Commit, audience: Audience, message_id: bytes, wall: int) -> ReserveItem:
     """Freeze an ordinary message at ``audience``; a single chat is named by its two users instead of a version."""
     single = audience.kind == ConversationKind.SINGLE
@@ -30,21 +45,18 @@ def freeze_message(commit: Commit, audience: Audience, message_id: bytes, wall: 
     if users is not None:
         peer = users[1] if users[0] == sender else users[0]
     commit.peer_user_id = peer
-    return _freeze(
-        commit,
+    version, digest = (0, b"") if single else (audience.version, audience.digest)
+    content = Content(
         kind=commit.kind,
         custom_type=commit.custom_type,
         body=commit.body,
         conversation_kind=audience.kind,
-        version=0 if single else audience.version,
-        digest=b"" if single else audience.digest,
-        message_id=message_id,
-        wall=wall,
-        frozen=(0 if single else audience.version, b"" if single else audience.digest),
-        users=users,
+        version=version,
+        digest=digest,
         # What a user hides from themselves concerns nobody else.
         recipients=(sender,) if commit.kind == MessageKind.DELETE_FOR_ME else (),
     )
+    return _freeze(commit, content, message_id, wall, frozen=(version, digest), users=users)
 
 
 def freeze_control(
@@ -55,82 +67,74 @@ def freeze_control(
     write = membership_write(change, commit.group, commit.actor, message_id)
     delta = delta_of(change, write)
     commit.change = change
-    item = _freeze(
-        commit,
+    content = Content(
         kind=MessageKind.CONTROL,
         custom_type=MEMBERSHIP_CUSTOM_TYPE,
         body=control_body(delta),
         conversation_kind=ConversationKind.GROUP,
         version=write.version,
         digest=write.digest,
-        message_id=message_id,
-        wall=wall,
-        frozen=(write.previous_version, write.previous_digest),
-        users=None,
         recipients=change.recipients,
         delta=delta,
     )
-    return item, write
+    frozen = (write.previous_version, write.previous_digest)
+    return _freeze(commit, content, message_id, wall, frozen=frozen, users=None), write
 
 
 def _freeze(
     commit: Commit,
-    *,
-    kind: int,
-    custom_type: str,
-    body: bytes,
-    conversation_kind: int,
-    version: int,
-    digest: bytes,
+    content: Content,
     message_id: bytes,
     wall: int,
+    *,
     frozen: tuple[int, bytes],
     users: tuple[int, int] | None,
-    recipients: tuple[int, ...] = (),
-    delta: MembershipDelta | None = None,
 ) -> ReserveItem:
-    actor = commit.actor
+    """``frozen``: the version and digest that must still stand when it is reserved."""
     commit.message_id = message_id
     commit.sent_at = wall
-    commit.version = version
-    commit.record = encode_record(
-        MessageRecord(
-            tenant_id=actor.tenant_id,
-            conversation_id=commit.conversation_id,
-            conversation_kind=conversation_kind,
-            kind=kind,
-            sender_id=actor.user_id,
-            device_id=actor.device_id,
-            client_message_id=commit.client_message_id,
-            request_digest=commit.digest,
-            message_id=message_id,
-            version=version,
-            membership_digest=digest,
-            peer_user_id=commit.peer_user_id,
-            recipients=recipients,
-            delta=delta,
-            body=body,
-            custom_type=custom_type,
-            retention_class=commit.retention_class,
-            sent_at=wall,
-            not_after=commit.not_after,
-            trace_id=commit.trace_id,
-            target_seq=commit.target_seq,
-        )
-    )
+    commit.version = content.version
+    commit.record = encode_record(_record(commit, content))
     return ReserveItem(
         dedupe_key=commit.key,
         request_digest=commit.digest,
         message_id=message_id,
         conversation_id=commit.conversation_id,
-        conversation_kind=conversation_kind,
+        conversation_kind=content.conversation_kind,
         version=frozen[0],
         membership_digest=frozen[1],
         single_users=users,
         record=commit.record,
         sent_at=wall,
         not_after=commit.not_after,
-        overlay=overlay_of(kind, actor.user_id, commit.target_seq),
+        overlay=overlay_of(content.kind, commit.actor.user_id, commit.target_seq),
+    )
+
+
+def _record(commit: Commit, content: Content) -> MessageRecord:
+    actor = commit.actor
+    return MessageRecord(
+        tenant_id=actor.tenant_id,
+        conversation_id=commit.conversation_id,
+        conversation_kind=content.conversation_kind,
+        kind=content.kind,
+        sender_id=actor.user_id,
+        device_id=actor.device_id,
+        client_message_id=commit.client_message_id,
+        request_digest=commit.digest,
+        message_id=commit.message_id,
+        version=content.version,
+        membership_digest=content.digest,
+        peer_user_id=commit.peer_user_id,
+        recipients=content.recipients,
+        delta=content.delta,
+        body=content.body,
+        custom_type=content.custom_type,
+        retention_class=commit.retention_class,
+        sent_at=commit.sent_at,
+        not_after=commit.not_after,
+        trace_id=commit.trace_id,
+        target_seq=commit.target_seq,
     )
 
 

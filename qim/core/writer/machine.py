@@ -8,7 +8,7 @@ CLOSED --> OPENING --> SERVING --> REFRESHING --> OPENING      one shard (shard.
 ready --> RECORDED --> OUTBOXED --> COMMITTED --> acknowledged  one request (requests.py, pipeline.py)
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, assert_never
 
 from qim.core.contract.errors import ErrorCode
@@ -37,7 +37,7 @@ from qim.core.writer.history import Reads
 from qim.core.writer.lifecycle import close, refresh
 from qim.core.writer.moderating import Moderating
 from qim.core.writer.opening import Opening
-from qim.core.writer.orders import Call, Orders, Pending
+from qim.core.writer.orders import Call, Handler, Orders, Pending
 from qim.core.writer.pipeline import Pipeline
 from qim.core.writer.requests import Requests
 from qim.core.writer.shard import OPENING, SERVING, Shard
@@ -45,8 +45,6 @@ from qim.core.writer.trimming import Trimming
 from qim.core.writer.validation import conversation_of
 from qim.core.writer.verdicts import Verdicts
 from qim.core.writer.vocabulary import Answer, WriterConfig, WriterEffect, WriterEvent
-
-Handler = Callable[[Shard, Pending, Answer], None]
 
 _ANSWERS: Final = kinds(Answer)
 
@@ -85,7 +83,12 @@ class Writer:
         """Shards whose lease came first, one each."""
         self._draining = False
         self._probe_at: Ms | None = None
-        self._handlers: Final[dict[Call, Handler]] = {
+        self._handlers: Final = self._by_call()
+
+    def _by_call(self) -> dict[Call, Handler]:
+        """Whose answer it is, by what was asked."""
+        return {
+            **self._opening.by_call(),
             Call.RESERVE: self._pipeline.on_reserved,
             Call.APPEND: self._pipeline.on_appended,
             Call.MARK: self._pipeline.on_marked,
@@ -98,20 +101,6 @@ class Writer:
             Call.ARCHIVE: self._reads.on_archive,
             Call.TRIM: self._trimming.on_trimmed,
             Call.REFUSE: self._pipeline.on_refused,
-            Call.OPEN: self._opening.on_open,
-            Call.ENDS: self._opening.on_ends,
-            Call.BEFORE: self._opening.on_before,
-            Call.LEASE: self._opening.on_lease,
-            Call.BARRIER: self._opening.on_barrier,
-            Call.REGISTER: self._opening.on_register,
-            Call.FETCH: self._opening.on_fetch,
-            Call.APPLY: self._opening.on_apply,
-            Call.PENDING: self._opening.on_pending,
-            Call.ARCHIVED: self._opening.on_archived,
-            Call.BELOW: self._opening.restoring.on_below,
-            Call.INTENTS: self._opening.restoring.on_intents,
-            Call.CONVERSATIONS: self._opening.restoring.on_conversations,
-            Call.RESTORE: self._opening.restoring.on_restored,
             Call.MODERATE: self._moderating.on_verdict,
         }
 
@@ -338,16 +327,11 @@ class Writer:
             case SubmitSend() | SubmitGroup() | SubmitOverlay():
                 self._on_submit(event, message)
             case AskHistory() | AskMembers():
-                if self._draining:
-                    self._refuse(event, message.rid, ErrorCode.UNAVAILABLE, "stopping")
-                else:
-                    self._reads.ask(*self._owned(message.conversation_id), event, message)
+                self._on_ask(event, message, message.conversation_id)
             case AskSummaries():
-                if self._draining:
-                    self._refuse(event, message.rid, ErrorCode.UNAVAILABLE, "stopping")
-                else:
-                    first = message.items[0].conversation_id if message.items else b""
-                    self._reads.ask(*self._owned(first), event, message)
+                self._on_ask(
+                    event, message, message.items[0].conversation_id if message.items else b""
+                )
             case _:
                 # Answers and pushes are not for a writer; whoever sent one waits for nothing.
                 self._orders.count("unexpected_message")
@@ -362,6 +346,14 @@ class Writer:
             return
         conversation_id = conversation_of(message)
         self._requests.submit(*self._owned(conversation_id), event, message, conversation_id)
+
+    def _on_ask(
+        self, event: Received, ask: AskHistory | AskMembers | AskSummaries, conversation_id: bytes
+    ) -> None:
+        if self._draining:
+            self._refuse(event, ask.rid, ErrorCode.UNAVAILABLE, "stopping")
+        else:
+            self._reads.ask(*self._owned(conversation_id), event, ask)
 
     def _owned(self, conversation_id: bytes) -> tuple[Shard | None, int]:
         number = writer_shard(conversation_id, self._config.outbox_partition_count)

@@ -7,8 +7,7 @@ ReadEnds       --> the archive restores what the log has not any more (restoring
 ReadLease      --> barrier (c)          only while no epoch but ours is granted
 barrier        --> RegisterBarrier --> Fetch
 Fetch          --> ApplyOutbox (d) --> Fetch, until the barrier is reached: the last one marks the shard as whole
-barrier reached --> ReadPending (e) --> the commit pipeline appends and marks the page --> ReadPending
-nothing pending --> SERVING (f)
+barrier reached --> the pending index is finished (e), then SERVING (f): finishing.py
 
 Whatever is learnt here dies with the attempt: a fresh epoch starts at (a). It never serves a shard whose log begins
 above what the store has applied, and never skips a record it cannot read.
@@ -16,8 +15,6 @@ above what the store has applied, and never skips a record it cannot read.
 
 from typing import Final
 
-from qim.core.contract.entities import decode_stored_record
-from qim.core.contract.ids import dedupe_key
 from qim.core.contract.logvalue import (
     Barrier,
     NewerFormat,
@@ -26,7 +23,6 @@ from qim.core.contract.logvalue import (
     barrier_value,
     read_outbox,
 )
-from qim.core.contract.rpc import Actor
 from qim.core.ports.archive import ArchivedConversationsRead
 from qim.core.ports.completion import FailReason
 from qim.core.ports.local import LeaseHeld
@@ -43,21 +39,14 @@ from qim.core.ports.log import (
     Topic,
 )
 from qim.core.ports.registry import LeaseRead, ReadLease, RegisterBarrier
-from qim.core.ports.store_message import (
-    AppliedRecord,
-    ApplyOutbox,
-    OpenShard,
-    PendingRead,
-    ReadPending,
-    ShardOpened,
-)
+from qim.core.ports.store_message import AppliedRecord, ApplyOutbox, OpenShard, ShardOpened
 from qim.core.position import record_digest
-from qim.core.writer.commit import Commit
+from qim.core.writer.finishing import Finishing
 from qim.core.writer.freeze import applied_record
 from qim.core.writer.lifecycle import refresh, restart, stop
-from qim.core.writer.orders import Call, Orders, Pending
+from qim.core.writer.orders import Call, Handler, Orders, Pending
 from qim.core.writer.restoring import Restoring
-from qim.core.writer.shard import OPENING, REFRESHING, SERVING, Shard, Walk
+from qim.core.writer.shard import OPENING, REFRESHING, Shard
 from qim.core.writer.tail import confirmed, other_record, read_before, truncated
 from qim.core.writer.trimming import Trimming
 from qim.core.writer.vocabulary import Answer
@@ -72,8 +61,27 @@ class Opening:
 
     def __init__(self, orders: Orders, trimming: Trimming) -> None:
         self._orders: Final = orders
-        self._trimming: Final = trimming
+        self.finishing: Final = Finishing(orders, trimming)
         self.restoring: Final = Restoring(orders, self._ask_lease_at_start)
+
+    def by_call(self) -> dict[Call, Handler]:
+        """Which step goes on with the answer to what was asked."""
+        return {
+            Call.OPEN: self.on_open,
+            Call.ENDS: self.on_ends,
+            Call.BEFORE: self.on_before,
+            Call.LEASE: self.on_lease,
+            Call.BARRIER: self.on_barrier,
+            Call.REGISTER: self.on_register,
+            Call.FETCH: self.on_fetch,
+            Call.APPLY: self.on_apply,
+            Call.PENDING: self.finishing.on_pending,
+            Call.ARCHIVED: self.on_archived,
+            Call.BELOW: self.restoring.on_below,
+            Call.INTENTS: self.restoring.on_intents,
+            Call.CONVERSATIONS: self.restoring.on_conversations,
+            Call.RESTORE: self.restoring.on_restored,
+        }
 
     # ------------------------------------------------------------- (a), (b)
 
@@ -185,7 +193,7 @@ class Opening:
     # ------------------------------------------------------------- (c)
 
     def flush(self, shard: Shard) -> None:
-        """At the end of a step: the barrier once no older append is in flight, the next page once one is finished."""
+        """At the end of a step: the barrier once no older append is in flight, or what finishes the pending index."""
         walk = shard.walk
         if walk.barrier_due and shard.append_busy is None:
             walk.barrier_due = False
@@ -199,11 +207,8 @@ class Opening:
                 records=(record,),
             )
             self._orders.ask(Call.BARRIER, shard, request)
-        elif walk.page_due and shard.drained():
-            walk.page_due = False
-            self._read_page(shard)
-        elif walk.finished and shard.drained():
-            self._serve(shard)
+        else:
+            self.finishing.flush(shard)
 
     def on_barrier(self, shard: Shard, pending: Pending, answer: Answer) -> None:
         """It stands at b: a late append of any lower epoch lands behind it and means nothing."""
@@ -240,7 +245,7 @@ class Opening:
             self._apply(shard)
         elif walk.applied >= walk.barrier:
             if walk.whole:
-                self._read_page(shard)
+                self.finishing.read_page(shard)
             else:
                 self._order_apply(shard, walk.applied, ())
         else:
@@ -354,40 +359,6 @@ class Opening:
         self._orders.count("outbox_restored", len(pending.request.records))
         self._advance(shard)
 
-    # ------------------------------------------------------------- (e), (f)
-
-    def _read_page(self, shard: Shard) -> None:
-        orders = self._orders
-        op = orders.next_op()
-        request = ReadPending(
-            op=op,
-            shard=shard.number,
-            epoch=shard.epoch,
-            incarnation=shard.incarnation,
-            after=shard.walk.pending_after,
-            limit=orders.config.pending_page_max,
-        )
-        orders.ask(Call.PENDING, shard, request)
-
-    def on_pending(self, shard: Shard, pending: Pending, answer: Answer) -> None:
-        """A page of intents goes through the pipeline under the new epoch before the next is read."""
-        assert isinstance(answer, PendingRead)
-        for stored in answer.stored:
-            commit = resumed_commit(stored)
-            self._orders.clock.raise_above(commit.message_id)
-            shard.append_queue.append(commit)
-        self._orders.count("intent_resumed", len(answer.stored))
-        shard.walk.pending_after = answer.last
-        shard.walk.page_due = answer.more
-        shard.walk.finished = not answer.more
-
-    def _serve(self, shard: Shard) -> None:
-        """(f): nothing is pending any more."""
-        shard.move(SERVING)
-        shard.walk = Walk()
-        self._trimming.serve(shard)
-        self._orders.count("shard_serving")
-
     # ------------------------------------------------------------- stops
 
     def failed(self, shard: Shard, call: Call, why: FailReason) -> bool:
@@ -401,26 +372,3 @@ class Opening:
             stop(self._orders, shard, "version_missing", detail)
             return True
         return False
-
-
-def resumed_commit(stored: bytes) -> Commit:
-    """An intent read back from the pending index, as the pipeline appends it: nobody waits for it here."""
-    record = decode_stored_record(stored)
-    return Commit(
-        key=dedupe_key(record.tenant_id, record.sender_id, record.client_message_id),
-        digest=record.request_digest,
-        actor=Actor(record.tenant_id, record.sender_id, record.device_id),
-        client_message_id=record.client_message_id,
-        conversation_id=record.conversation_id,
-        kind=record.kind,
-        not_after=record.not_after,
-        trace_id=record.trace_id,
-        sent=True,
-        resumed=True,
-        message_id=record.message_id,
-        record=stored[24:],
-        sent_at=record.sent_at,
-        conversation_seq=record.conversation_seq,
-        last_activity_id=record.last_activity_id,
-        version=record.version,
-    )

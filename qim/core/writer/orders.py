@@ -6,6 +6,7 @@ It does not decide what an answer means: that is the part's whose call it was.
 """
 
 import heapq
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Final
 
@@ -25,7 +26,7 @@ from qim.core.writer.clock import WriterClock
 from qim.core.writer.commit import Commit, Waiter
 from qim.core.writer.scan import Scan
 from qim.core.writer.shard import Shard
-from qim.core.writer.vocabulary import Question, WriterConfig, WriterEffect
+from qim.core.writer.vocabulary import Answer, Question, WriterConfig, WriterEffect
 
 
 class Call(StrEnum):
@@ -80,6 +81,10 @@ class Pending(Struct, kw_only=True, eq=False):
     first_asked_at: int
     attempts: int = 0
     unknown: bool = False
+
+
+Handler = Callable[[Shard, Pending, Answer], None]
+"""Goes on with an answer."""
 
 
 class Orders:
