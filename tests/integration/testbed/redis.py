@@ -4,20 +4,20 @@
 QIM_TEST_REDIS=host:port lends the tests somebody's server where they need no more than one that is empty.
 """
 
-import fcntl
 import os
 import shutil
-import tempfile
+import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import redis
 
 from qim.adapters.embedded.private_valkey import STARTS_MAX
 from qim.adapters.redis.address import StoreAddress
+from tests.integration.testbed.claim import claimed
 from tests.integration.testbed.server_process import (
     LOOK_SECONDS,
     ServerFailed,
@@ -280,7 +280,7 @@ class GivenRedis:
         return redis.Redis(**self._where, **options)  # type: ignore[arg-type]
 
 
-_claimed: dict[str, IO[str]] = {}
+_claimed: dict[str, socket.socket] = {}
 
 
 def given_redis() -> GivenRedis | None:
@@ -294,15 +294,11 @@ def given_redis() -> GivenRedis | None:
     server = GivenRedis(text)
     if text in _claimed:
         return server
-    name = "".join(letter if letter.isalnum() else "-" for letter in server.address)
-    claim = (Path(tempfile.gettempdir()) / f"qim-test-redis-{name}.lock").open("w")
-    try:
-        fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        claim.close()
+    claim = claimed(f"redis {server.address}")
+    if claim is None:
         raise GivenServerRefused(
             f"{GIVEN}={text}: other tests use it now; give them one worker (make integration WORKERS=1)"
-        ) from None
+        )
     with server.client() as client:
         keys = client.dbsize()
     if keys:

@@ -1,24 +1,24 @@
 """One server of the test bed: a child process with a directory, a log file and a question that tells when it serves."""
 
 import ctypes
-import fcntl
 import os
 import random
 import signal
 import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from tests.integration.testbed.claim import claimed
+
 PR_SET_PDEATHSIG: Final = 1
+_prctl = ctypes.CDLL(None).prctl
+"""Looked up here: a child of a process with threads may load nothing between fork and exec."""
 PORTS: Final = (10_000, 32_000)
-CLAIMS: Final = Path(tempfile.gettempdir()) / "qim-test-ports"
-_claims: dict[int, int] = {}
-"""Ports handed out, each with the descriptor of its locked file: who got one binds it later, and no other run of tests on
-this machine may get it meanwhile. The kernel lets go of the locks when this process ends."""
+_claims: dict[int, socket.socket] = {}
+"""Ports handed out: who got one binds it later, and no other run of tests on this machine may get it meanwhile."""
 LOOK_SECONDS: Final = 0.05
 STOP_SECONDS: Final = 20.0
 LOG_TAIL_BYTES: Final = 4_000
@@ -102,15 +102,15 @@ class ServerProcess:
                 )
             time.sleep(LOOK_SECONDS)
 
-    def stop(self) -> None:
-        """SIGTERM, and SIGKILL when it takes longer than ``STOP_SECONDS``; nothing if it has ended."""
+    def stop(self, seconds_max: float = STOP_SECONDS) -> None:
+        """SIGTERM, and SIGKILL when it takes longer; nothing if it has ended."""
         if not self.alive:
             return
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
         self._process.terminate()
         try:
-            self._process.wait(STOP_SECONDS)
+            self._process.wait(seconds_max)
         except subprocess.TimeoutExpired:
             self.kill()
 
@@ -136,18 +136,16 @@ class ServerProcess:
 
 def free_port() -> int:
     """A loopback port that was free a moment ago, outside of those that the kernel gives to whoever dials."""
-    CLAIMS.mkdir(exist_ok=True)
     while True:
         port = random.randrange(*PORTS)
-        if port in _claims:
+        claim = claimed(f"port {port}")
+        if claim is None:
             continue
-        claim = os.open(CLAIMS / str(port), os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
             with socket.socket() as probe:
                 probe.bind(("127.0.0.1", port))
         except OSError:
-            os.close(claim)
+            claim.close()
             continue
         _claims[port] = claim
         return port
@@ -162,4 +160,4 @@ def accepts(port: int) -> bool:
 
 def _die_with_parent() -> None:
     """A test run that is killed must leave no server behind."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
