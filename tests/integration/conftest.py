@@ -1,10 +1,13 @@
 """One real `qim up` for all tests of a module; at its end its log and exit status are judged."""
 
+import itertools
 from collections.abc import Iterator
 
 import pytest
 
 from tests.integration.served import Served
+
+_users = itertools.count(1_000_001, 10)
 
 
 @pytest.fixture(scope="module")
@@ -17,3 +20,15 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         server.end()
     finally:
         server.close()
+
+
+@pytest.fixture
+def user() -> int:
+    """Ten users from here on that no other test uses."""
+    return next(_users)
+
+
+@pytest.fixture
+def data(served: Served) -> str:
+    """The directory of the server, as an option of a command."""
+    return str(served.data)

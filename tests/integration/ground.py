@@ -13,6 +13,7 @@ import pytest
 from qim.adapters.embedded.data_directory import DataDirectory
 from qim.core.audit import AuditReport, Verdict
 from qim.core.contract.frames import SendAck
+from qim.core.ports.log import Topic
 from qim.services.config import UpConfig
 from qim.services.embedded import EmbeddedServer
 from qim.services.observation import LogSink, ProcessObserver
@@ -39,11 +40,15 @@ class Running:
 
     async def audited(self) -> AuditReport:
         """An audit over everything, once every consumer is through."""
-        while True:
-            report = await self.server.audit()
-            if report.verdict is not Verdict.INCOMPLETE and not report.in_flight:
-                return report
-            await asyncio.sleep(0.05)
+
+        async def whole() -> AuditReport:
+            while True:
+                report = await self.server.audit()
+                if report.verdict is not Verdict.INCOMPLETE and not report.in_flight:
+                    return report
+                await asyncio.sleep(0.05)
+
+        return await patient(whole())
 
     async def say(self, *bodies: bytes, without: str = "") -> list[SendAck]:
         """ALICE tells BOB; ``without``: a machine that stands still from her login on."""
@@ -115,6 +120,14 @@ class Ground:
             for statement, values in statements:
                 connection.execute(statement, values)
         connection.close()
+
+    def forget(self, topic: Topic) -> None:
+        """It is made anew at the next start: another topic id, from offset 0."""
+        self.log(
+            ("DELETE FROM record WHERE topic = ?", (topic.value,)),
+            ("DELETE FROM span WHERE topic = ?", (topic.value,)),
+            ("DELETE FROM topic WHERE name = ?", (topic.value,)),
+        )
 
 
 def over(root: Path) -> Callable[[Callable[[Ground], Coroutine[Any, Any, None]]], None]:

@@ -3,13 +3,16 @@
 import asyncio
 import itertools
 import os
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 from qim.client import Client, Conversation, SendStatus, Sent
+from qim.core.contract.frames import PullSessionList, SessionEntry, SessionListBatch
 from qim.core.contract.ids import single_conversation_id
 from qim.core.ports.local_store import Coordinates
-from tests.integration.raw_client import token
+from tests.integration.raw_client import RawClient, token
 from tests.integration.served import Served
 
 PATIENCE_SECONDS = 60.0
@@ -77,6 +80,38 @@ class People:
 
     def persons(self, count: int) -> list[Person]:
         return [Person(self) for _ in range(count)]
+
+
+Run = Callable[[Callable[[People], Coroutine[Any, Any, None]]], None]
+
+
+def over(served: Served, folder: Path) -> Run:
+    """Carries a case out among people of its own, whose devices keep their files in ``folder``."""
+
+    def go(case: Callable[[People], Coroutine[Any, Any, None]]) -> None:
+        async def main() -> None:
+            async with People(served, folder) as people:
+                await case(people)
+
+        asyncio.run(main())
+
+    return go
+
+
+async def listing(client: RawClient, limit: int = 0) -> list[SessionEntry]:
+    """Every page of a list under one revision; no page is empty but the only one."""
+    found: list[SessionEntry] = []
+    revision, after = 0, None
+    while True:
+        batch = await client.ask(
+            PullSessionList(revision=revision, after=after, limit=limit), SessionListBatch
+        )
+        assert revision in (0, batch.revision)
+        assert batch.conversations or not found
+        found += batch.conversations
+        revision, after = batch.revision, batch.after
+        if after is None:
+            return found
 
 
 async def seen(client: Client, conversation_id: bytes) -> Conversation:

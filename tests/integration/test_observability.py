@@ -80,58 +80,59 @@ def test_one_grep_of_a_trace_id_shows_all_stages(talkative: Served) -> None:
     assert first["DISPATCHED"] < first["PUSHED"], lines
 
 
-def test_nothing_secret_or_private_is_ever_logged(served: Served) -> None:
-    """Canaries in every field a client can fill, in frames that are good, bad, refused and malformed."""
+async def planted(served: Served) -> list[bytes]:
+    """Canaries in every field a client can fill; the secrets that were at work meanwhile."""
     text = CANARY.decode()
-
-    async def main() -> list[bytes]:
-        secret = served.target.secret
-        good = token(secret, USER)
-        async with (
-            Bystanders.of(served.target) as others,
-            await RawClient.connect(served.tcp) as client,
+    secret = served.target.secret
+    good = token(secret, USER)
+    async with (
+        Bystanders.of(served.target) as others,
+        await RawClient.connect(served.tcp) as client,
+    ):
+        auth = Auth(
+            access_token=good,
+            device_id=CANARY,
+            attempt=next_attempt(),
+            client_info=text,
+            capabilities=(text,),
+        )
+        for bad in (good[:-1], f"{good}{text}", text):
+            refused = Auth(access_token=bad, device_id=CANARY, attempt=next_attempt())
+            async with await RawClient.connect(served.tcp) as other:
+                await other.refused(refused)
+        ok = await client.ask(auth, AuthOk)
+        await client.ask(message(CANARY, peer_user_id=PEER, custom_type=text), SendAck)
+        create = CreateGroup(
+            client_message_id=new_key(),
+            not_after=soon(),
+            members=(PEER,),
+            name=text,
+            meta=CANARY,
+        )
+        await client.ask(create, GroupOk)
+        for bad_frame in (
+            message(CANARY, peer_user_id=PEER, custom_type=text * 9),
+            message(CANARY, peer_user_id=PEER, not_after=1),
+            message(CANARY, conversation_id=CANARY.ljust(16)[:16]),
+            PullMailbox(cursor=CANARY),
         ):
-            auth = Auth(
-                access_token=good,
-                device_id=CANARY,
-                attempt=next_attempt(),
-                client_info=text,
-                capabilities=(text,),
-            )
-            for bad in (good[:-1], f"{good}{text}", text):
-                refused = Auth(access_token=bad, device_id=CANARY, attempt=next_attempt())
-                async with await RawClient.connect(served.tcp) as other:
-                    await other.refused(refused)
-            ok = await client.ask(auth, AuthOk)
-            await client.ask(message(CANARY, peer_user_id=PEER, custom_type=text), SendAck)
-            create = CreateGroup(
-                client_message_id=new_key(),
-                not_after=soon(),
-                members=(PEER,),
-                name=text,
-                meta=CANARY,
-            )
-            await client.ask(create, GroupOk)
-            for bad_frame in (
-                message(CANARY, peer_user_id=PEER, custom_type=text * 9),
-                message(CANARY, peer_user_id=PEER, not_after=1),
-                message(CANARY, conversation_id=CANARY.ljust(16)[:16]),
-                PullMailbox(cursor=CANARY),
-            ):
-                await client.refused(bad_frame)
-            client.say_bytes(encode_raw(Ping.OPCODE, b"\x91\xa9" + CANARY, request=9))
-            await client.rest()
-            await others.go_on()
-            return [good.encode(), secret, ok.cursor, *(one.encode() for one in good.split("."))]
+            await client.refused(bad_frame)
+        client.say_bytes(encode_raw(Ping.OPCODE, b"\x91\xa9" + CANARY, request=9))
+        await client.rest()
+        await others.go_on()
+        return [good.encode(), secret, ok.cursor, *(one.encode() for one in good.split("."))]
 
-    secrets = asyncio.run(main())
+
+def test_nothing_secret_or_private_is_ever_logged(served: Served) -> None:
+    """Of frames that are good, bad, refused and malformed."""
+    secrets = asyncio.run(planted(served))
     assert served.get("/livez")[0] == 200
     logged = served.log()
     raw = served.data.with_suffix(".log").read_bytes()
-    for planted in (CANARY, *secrets):
-        if planted != b"qim1":
-            assert planted not in raw
-        assert planted.hex() not in logged
+    for hidden in (CANARY, *secrets):
+        if hidden != b"qim1":
+            assert hidden not in raw
+        assert hidden.hex() not in logged
     served.judge()
 
 

@@ -1,36 +1,28 @@
 """What users see of their conversations, against a real server: unread, marks, previews, on all devices (BR kind D)."""
 
 import asyncio
-import shutil
-from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from qim.client import SendStatus
-from qim.core.contract.frames import (
-    MarkRead,
-    Ok,
-    PullSessionList,
-    SessionEntry,
-    SessionListBatch,
-)
+from qim.core.contract.frames import MarkRead, Ok
 from qim.core.contract.ids import single_conversation_id
 from tests.integration.people import (
     PATIENCE_SECONDS,
     People,
+    Run,
     acked,
     arrived,
     chat_of,
+    listing,
+    over,
     seen,
     text_of,
     unread,
 )
 from tests.integration.raw_client import RawClient
-from tests.integration.served import Served, eventually
-from tests.integration.test_archive import lag
-from tests.integration.test_archive_restores import retain
+from tests.integration.served import Served
 
 pytestmark = pytest.mark.xdist_group("session-list")
 
@@ -39,35 +31,8 @@ PEERS = 300
 
 
 @pytest.fixture
-def run(
-    served: Served, tmp_path: Path
-) -> Callable[[Callable[[People], Coroutine[Any, Any, None]]], None]:
-    def go(case: Callable[[People], Coroutine[Any, Any, None]]) -> None:
-        async def main() -> None:
-            async with People(served, tmp_path) as people:
-                await case(people)
-
-        asyncio.run(main())
-
-    return go
-
-
-Run = Callable[[Callable[[People], Coroutine[Any, Any, None]]], None]
-
-
-async def listing(client: RawClient, limit: int = 0) -> list[SessionEntry]:
-    """Every page of a list under one revision."""
-    found: list[SessionEntry] = []
-    revision, after = 0, None
-    while True:
-        batch = await client.ask(
-            PullSessionList(revision=revision, after=after, limit=limit), SessionListBatch
-        )
-        assert revision in (0, batch.revision)
-        found += batch.conversations
-        revision, after = batch.revision, batch.after
-        if after is None:
-            return found
+def run(served: Served, tmp_path: Path) -> Run:
+    return over(served, tmp_path)
 
 
 def test_own_messages_never_count(run: Run) -> None:
@@ -339,80 +304,3 @@ def test_who_has_read(run: Run) -> None:
         assert eve.user not in told.users
 
     run(case)
-
-
-def test_marks_survive_the_death_of_the_server(tmp_path: Path) -> None:
-    """BR-033: what was answered is still read after SIGKILL and a start, and stays so."""
-    served = Served(tmp_path / "data")
-    served.start()
-
-    async def main() -> None:
-        async with People(served, tmp_path) as people:
-            ann, bob = people.persons(2)
-            chat = chat_of(ann, bob)
-            sender, reader = await ann.device(), await bob.device()
-            for number in range(4):
-                at = acked(await sender.send(f"{number}", to=bob.user))
-            await arrived(reader, chat, at.conversation_seq)
-            assert await reader.mark_read(chat)
-            await asyncio.to_thread(served.kill)
-            await asyncio.to_thread(served.start)
-            fresh = await bob.device("fresh")
-            await arrived(fresh, chat, at.conversation_seq)
-            row = await seen(fresh, chat)
-            assert (row.unread, row.unread_exact, row.read_seq) == (0, True, at.conversation_seq)
-
-    try:
-        asyncio.run(main())
-        served.end()
-    finally:
-        served.close()
-
-
-def test_a_list_whose_last_messages_stand_in_the_archive_alone(tmp_path: Path) -> None:
-    """BR-044: the hot rows are gone: list, preview and unread are as before."""
-    served = Served(tmp_path / "data")
-
-    async def fill(people: People) -> list[Any]:
-        ann, bob = people.persons(2)
-        chat = chat_of(ann, bob)
-        sender, reader = await ann.device(), await bob.device()
-        seqs = [acked(await sender.send(f"{n}", to=bob.user)).conversation_seq for n in range(30)]
-        await arrived(reader, chat, seqs[-1])
-        assert await reader.mark_read(chat, seqs[9])
-        last = acked(await sender.recall(chat, seqs[-1]))
-        await arrived(reader, chat, last.conversation_seq)
-        return [bob, chat]
-
-    async def shown(people: People, bob: Any, chat: bytes, name: str) -> tuple[Any, ...]:
-        bob._people = people
-        row = await seen(await bob.device(name), chat)
-        async with await RawClient.log_in(served.target, bob.user, device=b"raw") as raw:
-            entries = await listing(raw)
-            counts = [(e.unread, e.unread_exact, e.read_seq, e.head) for e in entries]
-            return (row.unread, row.unread_exact, text_of(row), counts, raw.auth_ok.badge)
-
-    async def before() -> list[Any]:
-        async with People(served, tmp_path) as people:
-            bob, chat = await fill(people)
-            told = await shown(people, bob, chat, "before")
-            await eventually(lambda: lag(served) == 0)
-            return [bob, chat, told]
-
-    async def after(bob: Any, chat: bytes) -> tuple[Any, ...]:
-        async with People(served, tmp_path) as people:
-            return await shown(people, bob, chat, "after")
-
-    try:
-        served.start()
-        bob, chat, told = asyncio.run(before())
-        assert told[:3] == (19, True, "28")
-        served.end()
-        retain(served.data / "log.sqlite")
-        shutil.rmtree(served.data / "store")
-        served.start()
-        assert served.metric("qim_conversations_restored_total") >= 1
-        assert asyncio.run(after(bob, chat)) == told
-        served.end()
-    finally:
-        served.close()

@@ -2,7 +2,6 @@
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +22,9 @@ from qim.core.contract.frames import (
     Ok,
     PullHistory,
     PullMailbox,
-    PullSessionList,
     PushEvents,
     ReadBy,
     SendAck,
-    SessionEntry,
-    SessionListBatch,
 )
 from qim.core.contract.kinds import HistoryDirection
 from qim.core.contract.params import DEFAULT
@@ -37,9 +33,12 @@ from tests.integration.people import (
     PATIENCE_SECONDS,
     People,
     Person,
+    Run,
     acked,
     arrived,
     chat_of,
+    listing,
+    over,
     seen,
     unread,
 )
@@ -48,7 +47,6 @@ from tests.integration.served import Served, eventually
 
 pytestmark = pytest.mark.xdist_group("visible-edges")
 
-Run = Callable[[Callable[[People], Coroutine[Any, Any, None]]], None]
 WINDOW = DEFAULT.unread_window_max
 STAGES = ("RECORDED", "OUTBOXED", "COMMITTED", "DISPATCHED", "MAILBOXED", "PUSHED")
 WAITING = (
@@ -63,14 +61,7 @@ AT_ONCE = 100
 
 @pytest.fixture
 def run(served: Served, tmp_path: Path) -> Run:
-    def go(case: Callable[[People], Coroutine[Any, Any, None]]) -> None:
-        async def main() -> None:
-            async with People(served, tmp_path) as people:
-                await case(people)
-
-        asyncio.run(main())
-
-    return go
+    return over(served, tmp_path)
 
 
 async def raw(people: People, person: Person, device: bytes = b"raw") -> RawClient:
@@ -78,21 +69,6 @@ async def raw(people: People, person: Person, device: bytes = b"raw") -> RawClie
     client = await RawClient.log_in(people.served.target, person.user, device=device)
     people.stack.push_async_callback(client.close)
     return client
-
-
-async def listing(client: RawClient, limit: int = 0) -> list[SessionEntry]:
-    """Every page of a list under one revision; no page is empty but the only one."""
-    found: list[SessionEntry] = []
-    revision, after = 0, None
-    while True:
-        batch = await client.ask(
-            PullSessionList(revision=revision, after=after, limit=limit), SessionListBatch
-        )
-        assert batch.conversations or not found
-        found += batch.conversations
-        revision, after = batch.revision, batch.after
-        if after is None:
-            return found
 
 
 async def at_rest(served: Served) -> dict[str, float]:
@@ -290,24 +266,9 @@ def test_notices_of_removal_tell_the_group_as_it_is_then(run: Run) -> None:
         made = await one.create_group((bob.user, eve.user), "g")
         group = made.conversation_id
         changes = [
-            GroupAdd(
-                client_message_id=new_key(),
-                not_after=soon(),
-                conversation_id=group,
-                members=(dan.user,),
-            ),
-            GroupRemove(
-                client_message_id=new_key(),
-                not_after=soon(),
-                conversation_id=group,
-                members=(eve.user, dan.user),
-            ),
-            GroupRemove(
-                client_message_id=new_key(),
-                not_after=soon(),
-                conversation_id=group,
-                members=(bob.user,),
-            ),
+            changed(GroupAdd, group, dan.user),
+            changed(GroupRemove, group, eve.user, dan.user),
+            changed(GroupRemove, group, bob.user),
         ]
         versions = [(await one.ask(change, GroupOk)).version for change in changes]
         assert versions == [made.version + at for at in (1, 2, 3)]
@@ -335,6 +296,13 @@ def test_notices_of_removal_tell_the_group_as_it_is_then(run: Run) -> None:
         assert entry.unread == 0, "membership never counts"
 
     run(case)
+
+
+def changed(kind: type[GroupAdd | GroupRemove], group: bytes, *members: int) -> Any:
+    """A change of membership under a key of its own."""
+    return kind(
+        client_message_id=new_key(), not_after=soon(), conversation_id=group, members=members
+    )
 
 
 def delta_of(body: bytes | None) -> tuple[int, int]:
