@@ -217,12 +217,13 @@ class RawClient:
         for at, earlier in enumerate(self.heard):
             if earlier.request == request:
                 return self.heard.pop(at).frame
-        while True:
-            got = await self.hear()
-            assert got is not None, f"the connection ended before request {request} was answered"
-            if got.request == request:
-                return got.frame
-            self.heard.append(got)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while True:
+                got = await self.hear()
+                assert got is not None, f"the connection ended before {request} was answered"
+                if got.request == request:
+                    return got.frame
+                self.heard.append(got)
 
     async def ask(self, frame: WireFrame, kind: type[F], **header: Any) -> F:
         """Say a frame and return its answer, which must be a ``kind``."""
@@ -240,12 +241,13 @@ class RawClient:
             if isinstance(earlier.frame, kind):
                 self.heard.pop(at)
                 return earlier.frame
-        while True:
-            got = await self.hear()
-            assert got is not None, f"the connection ended before a {kind.__name__}"
-            if isinstance(got.frame, kind):
-                return got.frame
-            self.heard.append(got)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while True:
+                got = await self.hear()
+                assert got is not None, f"the connection ended before a {kind.__name__}"
+                if isinstance(got.frame, kind):
+                    return got.frame
+                self.heard.append(got)
 
     async def rest(self) -> list[Heard]:
         """Everything up to the end of the connection, which must come."""

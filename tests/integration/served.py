@@ -12,6 +12,8 @@ from tests.integration.operator_view import OperatorView
 from tests.integration.raw_client import Target, target_of
 from tests.integration.up_process import UpProcess, run_qim
 
+EVENTUALLY_SECONDS_MAX = 180.0
+"""A guard against waiting for ever, never a judgement of speed."""
 CANARY = b"canary-7f3a9c"
 """Stands in every body of the tests; found in a log it proves that a text leaked."""
 
@@ -53,8 +55,8 @@ class Served(UpProcess, OperatorView):
         return self.data.with_suffix(".log").read_text(errors="replace")
 
     def log_records(self) -> list[dict[str, Any]]:
-        """Each line is one JSON object."""
-        return [json.loads(line) for line in self.log().splitlines()]
+        """Each line is one JSON object; the last one may be half written yet."""
+        return [json.loads(line) for line in self.log().rpartition("\n")[0].splitlines()]
 
     def resident_bytes(self) -> int:
         """RSS of the server process."""
@@ -72,8 +74,9 @@ class Served(UpProcess, OperatorView):
         return BlockingConnection(Path(record.socket), timeout_s=30)
 
     def audited(self) -> dict[str, Any]:
-        """The orphan audit's report, by the command; exit status 0 says CLEAN."""
-        report: dict[str, Any] = json.loads(run_qim("audit", "--data", str(self.data), "--json"))
+        """The orphan audit's report, by the command: CLEAN, or INCOMPLETE while the last messages are on their way."""
+        words = ("audit", "--data", str(self.data), "--json")
+        report: dict[str, Any] = json.loads(run_qim(*words, or_else=4))
         return report
 
     def judge(self) -> None:
@@ -95,7 +98,7 @@ class Served(UpProcess, OperatorView):
 
 async def eventually(holds: Callable[[], bool]) -> None:
     """Ask again and again, off the loop, until it holds; for what nobody tells by an event."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(EVENTUALLY_SECONDS_MAX):
         while not await asyncio.to_thread(holds):  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.02)
 

@@ -7,20 +7,31 @@ from pathlib import Path
 
 import pytest
 
-from qim.client import SendStatus
+from qim.client import Client, SendStatus
 from qim.core.archived import BUCKET_SEQS
 from qim.core.contract.entities import decode_stored_record
 from qim.core.contract.logvalue import Barrier, Outboxed, read_outbox
+from qim.core.contract.tokens import AccessToken, sign_token
 from qim.core.effective import EffectiveFilter
 from qim.core.retention import RetentionPolicy, retained_until
 from tests.integration.served import Served, eventually
-from tests.integration.test_kill_nine import client
 
 KILLS = 5
 SENDERS = (1, 2, 3)
 LANES = 4
 PARTITIONS = (0, 1)
 DAY_MS = 86_400_000
+
+
+def client(served: Served, secret: bytes, user: int, device: str, stores: Path) -> Client:
+    token = AccessToken(tenant_id="default", user_id=user, device_id=None, expires_at=2**45)
+    return Client(
+        user_id=user,
+        access_token=sign_token(token, secret),
+        addresses=(served.tcp,),
+        store_path=stores / f"{user}-{device}.db",
+        device_id=device.encode(),
+    )
 
 
 async def load_until(stop: asyncio.Event, served: Served, stores: Path, acked: list[str]) -> None:

@@ -11,8 +11,7 @@ from qim.client import Client, SendStatus
 from qim.core.contract.ids import single_conversation_id
 from qim.core.ports.log import EndsRead, ReadEnds, Topic
 from tests.integration.served import Served, eventually
-from tests.integration.test_archive import PARTITIONS, lag
-from tests.integration.test_kill_nine import client
+from tests.integration.test_archive import PARTITIONS, client, lag
 
 CHAT = single_conversation_id("default", 1, 2)
 MESSAGES = 30
