@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import os
+import signal
 from pathlib import Path
 from typing import Any, get_args
 
@@ -136,11 +138,7 @@ def test_told_to_stop_before_it_serves_it_ends_and_leaves_nothing(tmp_path: Path
 
     async def main() -> None:
         async with OneProcessCluster(tmp_path / "data") as cluster:
-            resource = Resource(role=Role.FANOUT, number=0)
-            dead = Acquire(op=1, resource=resource, owner="dead", address="", ttl_ms=60_000)
-            taken: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-            cluster.registry.submit(dead, taken.set_result)
-            await taken
+            await hold(cluster, Resource(role=Role.FANOUT, number=0))
             for broken, status in ((False, 0), (True, 1)):
                 process, task, said = cluster.launch(ServiceRole.FANOUT)
                 async with asyncio.timeout(20):
@@ -153,6 +151,63 @@ def test_told_to_stop_before_it_serves_it_ends_and_leaves_nothing(tmp_path: Path
                     process.stop()
                 assert await task == status
                 assert not said.done(), "it never said that it serves"
+
+    asyncio.run(main())
+
+
+def test_a_hangup_before_it_serves_reads_certificates_and_ends_nothing(tmp_path: Path) -> None:
+    """A start waits for servers and leases, and whoever renews certificates doesn't ask whether it is done."""
+
+    class Renewed:
+        def __init__(self) -> None:
+            self.read = asyncio.Event()
+
+        def reload(self) -> bool:
+            self.read.set()
+            return True
+
+        def gauges(self) -> list[tuple[str, str, float]]:
+            return []
+
+    async def main() -> None:
+        own = Renewed()
+        reading = asyncio.Event()
+
+        async def opens_for_ever(*told: Any) -> Any:
+            told[-1].reloads.append(own)
+            reading.set()
+            await asyncio.Event().wait()
+
+        process = ServeProcess(SETTINGS, ServiceRole.FANOUT, open_ports=opens_for_ever)
+        task = asyncio.create_task(process.run())
+        async with asyncio.timeout(20):
+            await reading.wait()
+            os.kill(os.getpid(), signal.SIGHUP)
+            await own.read.wait()
+            process.stop()
+            assert await task == 0
+
+    kept = signal.signal(signal.SIGHUP, lambda *_: None)
+    try:
+        asyncio.run(main())
+    finally:
+        signal.signal(signal.SIGHUP, kept)
+
+
+def test_a_drain_before_it_serves_has_an_end_too(tmp_path: Path) -> None:
+    """What is in flight then is told as ever: who waits for leases of the dead may have work on those it has."""
+
+    async def main() -> None:
+        async with OneProcessCluster(tmp_path / "data") as cluster:
+            await hold(cluster, Resource(role=Role.FANOUT, number=0))
+            process, task, _ = cluster.launch(ServiceRole.FANOUT, drain_ms=50)
+            async with asyncio.timeout(20):
+                while "1 of 2" not in process.missing:  # noqa: ASYNC110 - nobody tells
+                    await asyncio.sleep(0.01)
+                assert process._hosting is not None
+                process._hosting.hosts[ServiceRole.FANOUT].machine = Restless()
+                process.stop()
+                assert await task == 1
 
     asyncio.run(main())
 
@@ -242,6 +297,14 @@ def test_what_a_library_logs_is_a_line_of_ours() -> None:
     assert "raise OSError" in str(told[2][1]["traceback"])
 
 
+async def hold(cluster: OneProcessCluster, resource: Resource) -> None:
+    """By somebody who is dead."""
+    dead = Acquire(op=1, resource=resource, owner="dead", address="", ttl_ms=60_000)
+    taken: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+    cluster.registry.submit(dead, taken.set_result)
+    await taken
+
+
 def break_machine(process: ServeProcess, role: ServiceRole) -> None:
     assert process._hosting is not None
     hosted = process._hosting.hosts[role]
@@ -254,6 +317,19 @@ class Broken:
 
     def step(self, now: int, events: object) -> object:
         raise RuntimeError("our own bug")
+
+    def deadline(self) -> int | None:
+        return None
+
+    def idle(self) -> bool:
+        return False
+
+
+class Restless:
+    """A machine that waits for an answer that doesn't come."""
+
+    def step(self, now: int, events: object) -> tuple[()]:
+        return ()
 
     def deadline(self) -> int | None:
         return None

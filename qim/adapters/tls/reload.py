@@ -2,7 +2,7 @@
 
 import asyncio
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Generic, Protocol, TypeVar
 
 from qim.adapters.reporting import Reporting
@@ -67,12 +67,11 @@ class Reloadable(Generic[Material]):
             yield "tls_certificate_expires_seconds", f"{self._name} {side}", leaf.seconds_left()
 
 
-def reload_on_hangup(loop: asyncio.AbstractEventLoop, tls: Iterable[Reloads]) -> None:
-    """SIGHUP reads all of them again, each for itself."""
-    every = tuple(tls)
+def reload_on_hangup(loop: asyncio.AbstractEventLoop, tls: Collection[Reloads]) -> None:
+    """SIGHUP reads all of them again, each for itself; ``tls`` may grow meanwhile, as it does in a start."""
 
     def hangup() -> None:
-        for one in every:
+        for one in tuple(tls):
             one.reload()
 
     loop.add_signal_handler(signal.SIGHUP, hangup)

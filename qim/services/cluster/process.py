@@ -112,6 +112,8 @@ class ServeProcess:
         """From start to exit status."""
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self.stop)
+        # From the first moment: unheard it would end the process, and a start may wait for a predecessor's lease.
+        reload_on_hangup(self._loop, self._reloads)
         async with contextlib.AsyncExitStack() as ending:
             ending.callback(self._sink.close)
             libraries = LibraryLogs(self._loop, self._log)
@@ -135,7 +137,6 @@ class ServeProcess:
         endpoint = self._operator_endpoint()
         ending.callback(endpoint.stop)
         self._observer.sample(endpoint.gauges, self._loop)
-        reload_on_hangup(self._loop, self._reloads)
         hosting.start()
         if hosting.keeper_host is not None:
             opened.registry.watch(hosting.keeper_host.post)
@@ -146,7 +147,8 @@ class ServeProcess:
             await self._unless_stopped(self._serving())
         except StoppedAtStart:
             # What it holds already is given back, as after a run: others need not wait for the leases to end.
-            await self._drain(hosting)
+            if left := await self._drain(hosting):
+                return self._told_drained(left)
             raise
         self._say_ready(hosting, {**told, "metrics": endpoint.address})
         return await self._until_stopped(hosting)
@@ -159,20 +161,19 @@ class ServeProcess:
         if role is ServiceRole.GATEWAY:
             tls = client_facing(settings, self._reporting, self._reloads)
             self._tcp = TcpServer(self._socket_event, wall_ms, tls=tls, reporting=self._reporting)
-        for reloaded in self._reloads:
-            self._observer.sample(reloaded.gauges, self._loop)
 
     async def _opened(self, ending: contextlib.AsyncExitStack) -> Opened:
-        told = Told(reporting=self._reporting, on_reset=self._store_was_reset)
+        told = Told(
+            reporting=self._reporting, on_reset=self._store_was_reset, reloads=self._reloads
+        )
         opened = await self._open(self._settings, self._role, self._loop, told)
         ending.push_async_callback(opened.close)
         for warning in opened.warnings:
             self._log("warning", "a check was waived", {"what": warning})
         for what, do in opened.advice:
             self._log("warning", "somebody should look", {"what": what, "do": do})
-        for gauges in (*opened.gauges, *(one.gauges for one in opened.reloads)):
+        for gauges in (*opened.gauges, *(one.gauges for one in self._reloads)):
             self._observer.sample(gauges, self._loop)
-        self._reloads += opened.reloads
         return opened
 
     async def _assembled(self, opened: Opened, ending: contextlib.AsyncExitStack) -> Hosting:
@@ -294,6 +295,9 @@ class ServeProcess:
             left = await self._drain(hosting)
         finally:
             watching.cancel()
+        return self._told_drained(left)
+
+    def _told_drained(self, left: str) -> bool:
         if left:
             self._log("error", "not drained", {"in_flight": left})
         else:
