@@ -68,8 +68,10 @@ def _run(args: argparse.Namespace) -> int:
         return int(Exit.DONE)
     try:
         chain = write_dev_chain(args.out, days=args.days, names=tuple(args.name))
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise UsageError(str(error)) from None
+    if len(str(chain.folder).split()) > 1:
+        say("the folder's path has a blank: in place of env $(cat FILE), set -a; . FILE; set +a")
     if args.json:
         print_json(
             {

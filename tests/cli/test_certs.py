@@ -7,11 +7,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 
 from qim.adapters.rpc import ProcessRole
 from qim.adapters.rpc.roles import callers_of
 from qim.adapters.tls.client_facing import ClientFacingTls
-from qim.adapters.tls.internal import InternalTls, InternalTlsSettings
+from qim.adapters.tls.internal import InternalTls
+from qim.adapters.tls.internal_settings import InternalTlsSettings
 from qim.cli.main import main
 from qim.client import client_tls_from_environment
 from qim.services.settings import read_settings
@@ -114,3 +116,34 @@ def test_each_role_has_a_file_that_serve_reads_and_a_chain_that_is_there_is_kept
     before = {path: path.read_bytes() for path in folder.iterdir()}
     assert main(["certs", "dev", "--out", str(folder), "--keep"]) == 0
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
+
+
+@pytest.mark.parametrize("name", ["", "a b", "x..y", "10.0.0.0/8", "https://im.example.org"])
+def test_a_name_that_is_none_is_refused_before_anything_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    folder = tmp_path / "certs"
+    assert main(["certs", "dev", "--out", str(folder), "--name", name]) == 2
+    assert capsys.readouterr().out == ""
+    assert not folder.exists()
+
+
+def test_a_name_in_any_script_is_certified_as_it_is_dialled(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made(tmp_path / "certs", capsys, "--name", "müller.example", "--name", "*.example.org")
+    leaf = x509.load_pem_x509_certificate((tmp_path / "certs" / "gateway.pem").read_bytes())
+    names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    found = names.get_values_for_type(x509.DNSName)
+    assert found == ["localhost", "xn--mller-kva.example", "*.example.org"]
+
+
+def test_a_folder_with_a_blank_is_sourced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "my certs"
+    assert main(["certs", "dev", "--out", str(folder)]) == 0
+    assert "set -a" in capsys.readouterr().err
+    words = f"set -a; . '{folder}/admin.env'; printenv QIM_INTERNAL_TLS_CERT"
+    shell = subprocess.run(["sh", "-c", words], check=True, capture_output=True, text=True)
+    assert shell.stdout == f"{folder}/admin-internal.pem\n"
