@@ -27,8 +27,9 @@ AS_IN_LIFE: Final = {
     "QIM_LEASE_TTL_MS": "10000",
     "QIM_LEASE_RENEW_MS": "3000",
     "QIM_LEASE_MARGIN_MS": "1000",
+    "QIM_DRAIN_MS": "10000",
 }
-"""The defaults again: the tests' cluster has shorter ones, for the tests' sake."""
+"""The defaults again: the tests' cluster has others, for the tests' sake."""
 DISK_BYTES_MIN: Final = 4 << 30
 DEATHS: Final = ("machine died", "violation")
 
@@ -39,7 +40,12 @@ class Bed(Cluster):
     def __init__(self, folder: Path, *, processes_each: int, brokers: int, plain: bool) -> None:
         counts = dict.fromkeys(ONE_EACH, processes_each) | {"auditor": 1}
         super().__init__(
-            folder, counts=counts, settings=AS_IN_LIFE, brokers=brokers, encrypted=not plain
+            folder,
+            counts=counts,
+            settings=AS_IN_LIFE,
+            brokers=brokers,
+            encrypted=not plain,
+            lent=False,
         )
         self.pids: dict[str, int] = {}
 

@@ -53,7 +53,7 @@ class ChaosCluster(Cluster):
     def __init__(self, directory: Path, *, brokers: int, tiered: bool = True) -> None:
         self.proxies: dict[tuple[str, str], Proxy] = {}
         counts = counts_of(tiered=tiered)
-        super().__init__(directory, counts=counts, brokers=brokers, tiered=tiered)
+        super().__init__(directory, counts=counts, brokers=brokers, tiered=tiered, lent=False)
 
     def add(self, role: str, number: int, **more: str) -> RoleProcess:
         """As the cluster's own, behind proxies."""

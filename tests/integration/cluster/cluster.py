@@ -6,7 +6,7 @@
         cluster.addresses                         # where clients connect; cluster.target.secret signs their tokens
 
 QIM_TEST_KAFKA, QIM_TEST_ETCD and QIM_TEST_CASSANDRA lend servers that somebody has: topics, keys and the keyspace have a
-name of their own there.
+name of their own there. Whoever harms servers takes none of them (``lent=False``).
 """
 
 import asyncio
@@ -29,14 +29,14 @@ from qim.core.contract.rpc_admin import AdminOrder
 from qim.core.ports.log import Topic
 from qim.services.cluster.admin import RID, ordered
 from qim.services.settings import read_settings
-from tests.integration.cluster.role_process import RoleProcess, without_settings
+from tests.integration.cluster.role_process import DRAIN_MS, RoleProcess, without_settings
 from tests.integration.raw_client import Target
 from tests.integration.testbed.cassandra import CassandraNode
 from tests.integration.testbed.etcd import EtcdServer
 from tests.integration.testbed.etcd import given_address as given_etcd
 from tests.integration.testbed.kafka import KafkaBroker, KafkaCluster
 from tests.integration.testbed.redis import RedisServer
-from tests.integration.testbed.server_process import free_port
+from tests.integration.testbed.server_process import ServerFailed, free_port
 
 ONE_EACH: Final[Mapping[str, int]] = {
     "writer": 1,
@@ -62,13 +62,15 @@ LISTENERS: Final = {
     "auditor": "QIM_AUDITOR_LISTEN",
 }
 AUDIT_SECONDS_MAX: Final = 330.0
+TABLES_SECONDS_MAX: Final = 180.0
 
 
 class Cluster:
     """``counts``: processes a role. ``settings``: QIM_ variables over those of this class, for every process.
 
     ``brokers``: 3 for a Kafka that outlives one of them. ``tiered``: history moves into Cassandra (add an archiver).
-    ``encrypted``: mTLS between processes, TLS for clients, by a chain of its own.
+    ``encrypted``: mTLS between processes, TLS for clients, by a chain of its own. ``lent``: servers of the environment are
+    taken where it names them.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class Cluster:
         brokers: int = 1,
         tiered: bool = False,
         encrypted: bool = False,
+        lent: bool = True,
     ) -> None:
         self.directory = directory
         self.name = f"qim-{secrets.token_hex(3)}"
@@ -87,16 +90,16 @@ class Cluster:
         self.mailbox_redis = RedisServer(directory / "mailbox-redis")
         self.kafka: list[KafkaBroker] = []
         self.etcd: EtcdServer | None = None
-        self._brokers = os.environ.get("QIM_TEST_KAFKA", "")
+        self._brokers = os.environ.get("QIM_TEST_KAFKA", "") if lent else ""
         if not self._brokers:
             self.kafka = kafka_brokers(directory / "kafka", brokers)
             self._brokers = ",".join(broker.address for broker in self.kafka)
-        self._etcd_address = given_etcd() or ""
+        self._etcd_address = (given_etcd() or "") if lent else ""
         if not self._etcd_address:
             self.etcd = EtcdServer(directory / "etcd")
             self._etcd_address = self.etcd.address
         self.cassandra: CassandraNode | None = None
-        self._archive = os.environ.get("QIM_TEST_CASSANDRA", "")
+        self._archive = os.environ.get("QIM_TEST_CASSANDRA", "") if lent else ""
         if tiered and not self._archive:
             ports = {"port": free_port(), "storage_port": free_port()}
             self.cassandra = CassandraNode(directory / "cassandra", **ports)
@@ -137,6 +140,7 @@ class Cluster:
             "QIM_LEASE_TTL_MS": str(LEASE_TTL_MS),
             "QIM_LEASE_RENEW_MS": str(LEASE_RENEW_MS),
             "QIM_LEASE_MARGIN_MS": str(LEASE_MARGIN_MS),
+            "QIM_DRAIN_MS": str(DRAIN_MS),
             **self._history(),
             "QIM_AUTH_SECRET": SECRET,
             "QIM_LOG_FORMAT": "json",
@@ -247,8 +251,17 @@ class Cluster:
         if self.cassandra is not None:
             self.cassandra.process.wait_ready()
         if self._tiered:
-            command = [*without_settings(self._history()), sys.executable, "-m", "qim"]
-            subprocess.run([*command, "archive", "schema", "create"], check=True)
+            self._make_tables()
+
+    def _make_tables(self) -> None:
+        """By the operator's command, whose words are nobody's here: standard output is the caller's own."""
+        command = [*without_settings(self._history()), sys.executable, "-m", "qim"]
+        command += ["archive", "schema", "create"]
+        ended = subprocess.run(
+            command, capture_output=True, text=True, timeout=TABLES_SECONDS_MAX, check=False
+        )
+        if ended.returncode != 0:
+            raise ServerFailed(f"no archive's tables: {ended.stdout}{ended.stderr}")
 
     def start_processes(self, processes: Iterable[RoleProcess]) -> None:
         """All at once: none waits for another."""

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.integration.cluster.commands import commanded
 from tests.integration.raw_client import RawClient
 
 SAYS, HEARS = 31, 32
+THROUGH_SECONDS_MAX = 180.0
 
 
 def ordered(cluster: Cluster, *words: str, role: str = "admin") -> tuple[int, dict[str, Any]]:
@@ -52,8 +54,10 @@ async def heard(cluster: Cluster, last: bytes, device: bytes) -> list[bytes]:
 
 def audited(cluster: Cluster) -> dict[str, Any]:
     """The report of an audit once every consumer is through."""
+    deadline = time.monotonic() + THROUGH_SECONDS_MAX
     report: dict[str, Any] = cluster.audited()
     while report["verdict"] == "INCOMPLETE":
+        assert time.monotonic() < deadline, report
         report = cluster.audited()
     return report
 

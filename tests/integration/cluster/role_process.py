@@ -14,6 +14,9 @@ from tests.integration.testbed.server_process import ServerProcess
 
 READY_SECONDS_MAX: Final = 240.0
 """A dozen of them start at once, on a machine of two cores that has other work."""
+DRAIN_MS: Final = 60_000
+"""Longer than in life: how fast such a machine drains is judged nowhere but where a test says so."""
+STOP_SECONDS_MAX: Final = DRAIN_MS / 1000 + 30.0
 PREFIX: Final = "QIM_"
 
 
@@ -67,7 +70,7 @@ class RoleProcess(OperatorView):
 
     def stop(self) -> int:
         """SIGTERM; its exit status."""
-        self.process.stop()
+        self.process.stop(STOP_SECONDS_MAX)
         status = self.process.status
         assert status is not None
         return status
@@ -110,9 +113,9 @@ class RoleProcess(OperatorView):
         return path.read_text(errors="replace") if path.exists() else ""
 
     def log_records(self) -> list[dict[str, Any]]:
-        """Lines that are JSON objects with an event."""
+        """Lines that are JSON objects with an event; the last one may be half written yet."""
         found = []
-        for line in self.log().splitlines():
+        for line in self.log().rpartition("\n")[0].splitlines():
             if line.startswith("{") and '"event"' in line:
                 found.append(json.loads(line))
         return found

@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,8 +11,7 @@ from msgspec.structs import replace
 
 from qim.client import Client, SendStatus
 from tests.integration.cluster.cluster import PARTITIONS, SHARDS, Cluster, make_topics
-from tests.integration.cluster.commands import commanded
-from tests.integration.cluster.role_process import without_settings
+from tests.integration.cluster.commands import commanded, told
 from tests.integration.load import Load
 from tests.integration.people import PATIENCE_SECONDS, acked, arrived, seen, text_of
 from tests.integration.raw_client import token
@@ -110,8 +107,7 @@ def test_one_trace_id_goes_through_all_processes(
         async with device(cluster, one, stores) as sender, device(cluster, other, stores) as reader:
             await sender.online(PATIENCE_SECONDS)
             await reader.online(PATIENCE_SECONDS)
-            told = await sender.send("follow me", to=other, timeout=PATIENCE_SECONDS)
-            where = acked(told)
+            where = acked(await sender.send("follow me", to=other, timeout=PATIENCE_SECONDS))
             await arrived(reader, where.conversation_id, where.conversation_seq)
             await eventually(lambda: any(stages == STAGES for stages in traced(cluster).values()))
 
@@ -167,7 +163,6 @@ def test_other_shared_numbers_are_refused_by_name(cluster: Cluster) -> None:
 
 def test_shared_numbers_are_not_changed_under_processes_at_work(cluster: Cluster) -> None:
     settings = cluster.operator("admin") | {"QIM_HISTORY_HOT_WINDOW_MS": "14400000"}
-    command = [*without_settings(settings), sys.executable, "-m", "qim", "config", "share"]
-    ended = subprocess.run([*command, "--apply"], capture_output=True, text=True, check=False)
+    ended = told(settings, "config", "share", "--apply")
     assert ended.returncode == 2
     assert "[cluster_at_work]" in ended.stderr

@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -85,10 +86,14 @@ def orders_of_others_are_refused(cluster: Cluster) -> None:
     for role, code in (("writer", "[admin_wrong_role]"), ("admin", "is held by mailbox")):
         alone = commanded(cluster.operator(role), *words, "--without-auditor")
         assert code in alone.stderr + alone.stdout
-    log = auditor.log_records()
-    orders = [one for one in log if one["event"] == "admin order"]
+
+    def refusals() -> list[dict[str, Any]]:
+        return [one for one in auditor.log_records() if one.get("code") == "wrong_role"]
+
+    asyncio.run(eventually(lambda: bool(refusals())))
+    orders = [one for one in auditor.log_records() if one["event"] == "admin order"]
     assert {one["certificate_sha256"] for one in orders} == {cluster.chain.fingerprints["admin"]}
-    (refused,) = [one for one in log if one.get("code") == "wrong_role"]
+    (refused,) = refusals()
     assert refused["certificate_sha256"] == cluster.chain.fingerprints["writer"]
 
 
@@ -158,7 +163,7 @@ def test_an_outbox_that_lost_its_tail_under_running_processes_is_told_and_filled
     tmp_path: Path,
 ) -> None:
     """A broker's power cut. Fanout had read what is gone, and stops; the writer had confirmed it, and stops at its next append."""
-    with Cluster(tmp_path / "cluster") as cluster:
+    with Cluster(tmp_path / "cluster", lent=False) as cluster:
         last = asyncio.run(say(cluster, b"one", b"two"))
         assert asyncio.run(heard(cluster, last, b"d1")) == [b"one", b"two"]
         (writer,), (fanout,), (broker,) = (

@@ -2,15 +2,15 @@
 
 import json
 import subprocess
-import sys
 from base64 import b64encode
 from collections.abc import Iterator
 from urllib.request import Request, urlopen
 
 import pytest
 
+from tests.integration.cluster import commands
 from tests.integration.cluster.cluster import Cluster
-from tests.integration.cluster.role_process import RoleProcess, without_settings
+from tests.integration.cluster.role_process import RoleProcess
 from tests.integration.testbed.redis import RedisCluster
 from tests.integration.testbed.server_process import ServerFailed, accepts, free_port
 
@@ -103,9 +103,7 @@ def test_a_redis_cluster_of_three_masters(
 
 def shared(bare: Cluster, *words: str, **told: str) -> subprocess.CompletedProcess[str]:
     """`qim config share` of this deployment, told this beside."""
-    settings = bare.operator("admin") | told
-    command = [*without_settings(settings), sys.executable, "-m", "qim", "config", "share"]
-    return subprocess.run([*command, *words], capture_output=True, text=True, check=False)
+    return commands.told(bare.operator("admin") | told, "config", "share", *words)
 
 
 def test_shared_numbers_are_changed_by_an_operator_alone(bare: Cluster) -> None:
@@ -113,13 +111,10 @@ def test_shared_numbers_are_changed_by_an_operator_alone(bare: Cluster) -> None:
     days = {"QIM_DEFAULT_HISTORY_RETENTION_DAYS": "60"}
     assert shared(bare).returncode == 1, "all of them differ from nothing"
     assert wrote_nothing(bare), "a dry run"
-    strangers = without_settings(bare.operator("writer"))
-    words = [sys.executable, "-m", "qim", "config", "share", "--apply"]
-    writers = subprocess.run([*strangers, *words], capture_output=True, text=True, check=False)
+    words = ("config", "share", "--apply")
+    writers = commands.told(bare.operator("writer"), *words)
     assert (writers.returncode, "[admin_wrong_role]" in writers.stderr) == (2, True)
-    nobody = subprocess.run(
-        [*without_settings(bare.settings()), *words], capture_output=True, text=True, check=False
-    )
+    nobody = commands.told(bare.settings(), *words)
     assert (nobody.returncode, "[admin_certificate_missing]" in nobody.stderr) == (2, True)
     assert wrote_nothing(bare), "only an admin may"
     assert shared(bare, "--apply").returncode == 0

@@ -13,6 +13,7 @@ from tests.integration.load import Load
 from tests.integration.served import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.xdist_group("cluster")]
+NAMES_MAX = 30
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +53,12 @@ def all_held(cluster: Cluster) -> bool:
 
 async def share(cluster: Cluster) -> None:
     """Rendezvous over random names gives one of them everything once in eight times: then it is begun under another name."""
-    await eventually(lambda: all_held(cluster))
-    while not shared(cluster):
-        await cluster.roles("archiver")[0].restarted()
+    for _ in range(NAMES_MAX):
         await eventually(lambda: all_held(cluster))
+        if shared(cluster):
+            return
+        assert await cluster.roles("archiver")[0].restarted() == 0
+    raise AssertionError(f"{NAMES_MAX} names in a row that share nothing")
 
 
 def test_what_is_committed_is_archived_whoever_is_killed_meanwhile(
