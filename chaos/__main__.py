@@ -5,19 +5,22 @@
     python -m chaos run --seed 1 --minutes 2 --only crash pause
     python -m chaos plan --seed 1 --minutes 2                # only print it
 
-Everything runs on free loopback ports in a folder of its own (--keep leaves it) and is ended by pid. Exit status: 0 the
-run holds, 1 a check fired, something is owed or the audit is not CLEAN, 2 wrong usage or a fault that real parts can't have.
+Everything runs on free loopback ports in a folder of its own (--keep leaves it) and is ended by pid. Standard output is the
+report, one JSON object. Exit status: 0 the run holds; 1 a check fired, something is owed or the audit is not CLEAN; 2 wrong
+usage, or a fault that real parts can't have; 4 it could not be carried out, and nothing is judged; 130 interrupted.
 """
 
 import argparse
 import asyncio
 import json
 import shutil
+import signal
 import sys
 import tempfile
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -30,12 +33,17 @@ from chaos.plan import HEAL_SHARE, MINUTE_MS, with_faults, workload
 from chaos.run import ChaosRun, RunReport
 from chaos.scene import RealScene
 from chaos.storm import MAKERS, Cast, coverage, storm, unsupported
+from qim.cli.exit_codes import Exit
 from qim.sim.plan import Plan, Topology, decode_plan, encode_plan
 from qim.sim.told import Told
 from qim.sim.visible import Visible
 from tests.integration.cluster.cluster import LEASE_TTL_MS, PARTITIONS, SHARDS
+from tests.integration.testbed.etcd import EtcdMissing
+from tests.integration.testbed.maven_jars import JarsMissing
+from tests.integration.testbed.redis import ServerMissing
+from tests.integration.testbed.server_process import ServerFailed
 
-STORES = 2
+STORES: Final = 2
 
 
 def topology(*, tiered: bool) -> Topology:
@@ -160,27 +168,42 @@ def run(args: argparse.Namespace, plan: Plan) -> int:
     folder = Path(tempfile.mkdtemp(prefix="qim-chaos-"))
     (folder / "plan.json").write_bytes(encode_plan(plan))
     say(f"seed {plan.seed}: {len(plan.operations)} operations, {len(plan.faults)} faults; {folder}")
-    cluster = ChaosCluster(folder, brokers=args.brokers, tiered=tiered)
-    keep = args.keep
+    # A run that is told to stop ends what it started, as at Ctrl-C.
+    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    status = Exit.INCOMPLETE
+    try:
+        status = carried_out(args, plan, folder)
+    except (ServerFailed, ServerMissing, EtcdMissing, JarsMissing) as error:
+        say(f"chaos: not carried out, nothing is judged: {error}")
+    except KeyboardInterrupt:
+        say("chaos: interrupted, nothing is judged")
+        status = Exit.INTERRUPTED
+    except Exception:
+        traceback.print_exc()
+        say("chaos: it ended early, nothing is judged")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    if status is not Exit.DONE or args.keep:
+        say(f"logs, plan and disks are in {folder}")
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+    return int(status)
+
+
+def carried_out(args: argparse.Namespace, plan: Plan, folder: Path) -> Exit:
+    """Servers, run, report; nothing of it runs on. Raises what any part of it raises: then nothing is judged."""
+    cluster = ChaosCluster(folder, brokers=args.brokers, tiered=not args.hot)
     try:
         cluster.start_servers()
         report = asyncio.run(run_on(cluster, plan, folder / "devices"))
         broken = died(cluster)
-        told = told_of(report, broken)
-        holds = report.holds and not broken
-        keep = keep or not holds
-        print(json.dumps(told, indent=None if args.json else 2))
-        if not holds:
-            say(f"does NOT hold; logs, plan and disks are in {folder}")
-        return 0 if holds else 1
-    except BaseException:
-        keep = True
-        say(f"chaos ended early; what there is stands in {folder}")
-        raise
+        print(json.dumps(told_of(report, broken), indent=None if args.json else 2))
+        if report.holds and not broken:
+            return Exit.DONE
+        say("does NOT hold")
+        return Exit.FAILED
     finally:
         cluster.end()
-        if not keep:
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def told_of(report: RunReport, broken: list[str]) -> dict[str, Any]:
@@ -220,10 +243,10 @@ def main(words: Sequence[str] | None = None) -> int:
         plan = planned(args)
     except WrongUsage as error:
         say(f"chaos: {error}")
-        return 2
+        return int(Exit.USAGE)
     if args.what == "plan":
         print(json.dumps(json.loads(encode_plan(plan)), indent=2))
-        return 0
+        return int(Exit.DONE)
     return run(args, plan)
 
 

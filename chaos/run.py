@@ -34,7 +34,7 @@ class Injector(Protocol):
 
 
 class RunReport(Struct, frozen=True, kw_only=True):
-    """``holds``: no check fired, nothing is owed, the audit is CLEAN, disks and shadows agree."""
+    """``holds``: messages were committed, no check fired, nothing is owed, the audit is CLEAN, disks and shadows agree."""
 
     seed: int
     holds: bool
@@ -155,6 +155,8 @@ class ChaosRun:
         self, judged: Judged, audit: AuditReport, differences: tuple[str, ...]
     ) -> RunReport:
         found = [(one.check, one.role, one.detail) for one in judged.findings]
+        if not judged.effective:
+            found.append(("nothing_committed", "run", f"of {judged.messages} messages none"))
         violations = (*self._found, *found)
         clean = audit.verdict is Verdict.CLEAN
         return RunReport(

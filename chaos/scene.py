@@ -171,8 +171,7 @@ async def judge(
 
     ``ending`` False: only what is still owed, for whoever waits for the end.
     """
-    plan = scene.plan
-    history = History(plan.topology.shards, lambda: scene.world.now)
+    history = History(scene.plan.topology.shards, lambda: scene.world.now)
     checkers: list[Checker] = [
         CommitOnce(), ApplyOnce(), ContiguousBatches(), Visibility(), Liveness(), AuditJudged(),
     ]  # fmt: skip
@@ -180,24 +179,8 @@ async def judge(
         checkers.append(Sessions())
     for checker in checkers:
         checker.attach(history)
-    partitions = await _feed_logs(scene, history)
-    devices = {
-        name: Device(cast(Any, None), shadow.user_id, shadow.device_id, name)
-        for name, shadow in scene.devices.items()
-    }
-    history.projected.update(await projections(scene))
-    shown: Any = SimpleNamespace(
-        plan=plan,
-        history=history,
-        log=SimpleNamespace(partitions=partitions),
-        stores=await _ask_stores(scene),
-        devices=devices,
-        workload=scene.workload,
-        network=SimpleNamespace(counts={}),
-        audit_report=audit,
-        told=told,
-        twinned=scene.twinned,
-    )
+    shown = await _shown(scene, history, audit, told)
+    devices: dict[str, Device] = shown.devices
     for fact in list(scene.facts):
         if isinstance(fact, LocalFact):
             devices[fact.device].take_order(fact.request)
@@ -215,6 +198,29 @@ async def judge(
         effective=len(history.oracle.messages),
         deliveries=sum(len(device.messages) for device in devices.values()),
         refused=_refused(devices.values()),
+    )
+
+
+async def _shown(
+    scene: RealScene, history: History, audit: AuditReport | None, told: dict[int, Told]
+) -> Any:
+    """The scene as checkers know it: logs and stores as they are now, devices that no fact has reached yet."""
+    partitions = await _feed_logs(scene, history)
+    history.projected.update(await projections(scene))
+    return SimpleNamespace(
+        plan=scene.plan,
+        history=history,
+        log=SimpleNamespace(partitions=partitions),
+        stores=await _ask_stores(scene),
+        devices={
+            name: Device(cast(Any, None), shadow.user_id, shadow.device_id, name)
+            for name, shadow in scene.devices.items()
+        },
+        workload=scene.workload,
+        network=SimpleNamespace(counts={}),
+        audit_report=audit,
+        told=told,
+        twinned=scene.twinned,
     )
 
 

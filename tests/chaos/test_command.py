@@ -1,10 +1,12 @@
 """What `python -m chaos` refuses before it starts anything, and that every simulated kind is accounted for."""
 
 import json
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from chaos import __main__ as command
 from chaos.__main__ import main
 from chaos.injector import ClusterInjector
 from chaos.plan import with_faults, workload
@@ -25,6 +27,40 @@ from qim.sim.faults import (
 )
 from qim.sim.plan import decode_plan, encode_plan
 from tests.chaos.test_run_on_up import SMALL
+from tests.integration.testbed.maven_jars import JarsMissing
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "told"),
+    [
+        (JarsMissing("no java on PATH"), 4, "not carried out, nothing is judged: no java on PATH"),
+        (RuntimeError("a fault of ours"), 4, "RuntimeError: a fault of ours"),
+        (KeyboardInterrupt(), 130, "interrupted, nothing is judged"),
+    ],
+)
+def test_a_run_that_is_not_carried_out_has_no_verdict(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: BaseException,
+    status: int,
+    told: str,
+) -> None:
+    """1 says that a promise was broken; a traceback is for our own faults alone."""
+
+    def none(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(command, "ChaosCluster", none)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert main(["run", "--minutes", "0.1", "--json"]) == status
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert told in said.err
+    assert ("Traceback" in said.err) is isinstance(error, RuntimeError)
+    (folder,) = tmp_path.iterdir()
+    assert f"are in {folder}" in said.err
+    assert [path.name for path in folder.iterdir()] == ["plan.json"]
 
 
 def saved(folder: Path, *faults: object) -> str:
