@@ -93,6 +93,7 @@ def test_a_lost_archive_file_is_filled_up_before_the_watermark_moves() -> None:
     scene.run()
     assert (scene.offsets(), scene.hot.moves) == ([0, 1, 2, 5, 6], [(0, 7)])
     assert scene.hot.position[0][1] == 5
+    assert scene.epoch == 2, "no position was ordered that the store had to fence"
 
 
 def test_positions_that_are_not_this_log_s_stop_it() -> None:

@@ -96,6 +96,18 @@ def test_a_repeated_append_leaves_out_what_has_lost_its_lease() -> None:
     assert bench.node.idle()
 
 
+def test_what_lost_its_lease_while_its_append_was_in_flight_is_not_repeated() -> None:
+    bench = Bench(FanoutConfig(shard_count=1))
+    bench.append(record(0))
+    bench.hold()
+    until_appends(bench)
+    bench.step(LeaseGone(resource=FANOUT_0))
+    bench.answer(append_of(bench, 0), "unknown_lost")
+    bench.pass_time(5_000)
+    assert not bench.dispatched
+    assert bench.node.idle()
+
+
 def test_a_lease_may_go_in_the_step_that_brings_an_answer() -> None:
     bench = Bench()
     bench.append(record(0))
@@ -247,10 +259,30 @@ def test_windows_are_bounded_in_records_and_bytes() -> None:
     bench.know(named)
     bench.pass_time(60)
     assert bench.sources[0].offset() == 10
-    small = Bench(FanoutConfig(shard_count=1, window_bytes_max=10, append_bytes_max=10))
-    small.append(*(record(n) for n in range(4)))
+    small = Bench(FanoutConfig(shard_count=1, window_bytes_max=10, fetch_records_max=1))
+    small.append(*(record(n, named=named) for n in range(4)))
     running(small)
+    assert not effects(small, Fetch), "one record fills it"
+    small.know(named)
+    small.pass_time(60)
     assert small.sources[0].offset() == 4
+
+
+def test_appends_are_bounded_in_records_and_bytes() -> None:
+    for config in (
+        FanoutConfig(shard_count=1, append_records_max=1),
+        FanoutConfig(shard_count=1, append_bytes_max=10),
+    ):
+        bench = Bench(config)
+        bench.append(*(record(n) for n in range(4)))
+        bench.hold()
+        for _ in range(4):
+            until_appends(bench)
+            append = append_of(bench, 0)
+            assert len(append.records) == 1
+            bench.answer(append, "done")
+        bench.run()
+        assert bench.sources[0].offset() == 4
 
 
 def test_draining_finishes_what_was_fetched_and_fetches_no_more() -> None:
@@ -263,8 +295,8 @@ def test_draining_finishes_what_was_fetched_and_fetches_no_more() -> None:
     bench.append(record(1))
     bench.run()
     assert bench.node.idle()
-    assert bench.sources[0].offset() <= 2
-    assert not effects(bench, Fetch) or all(bench.parked(e) for e in bench.waiting)
+    assert bench.sources[0].offset() == 2, "what the fetch in flight brought is finished, too"
+    assert not effects(bench, Fetch)
 
 
 def test_an_answer_of_another_kind_is_our_bug() -> None:
@@ -288,6 +320,20 @@ def test_a_reset_answered_to_a_read_is_only_a_failed_read() -> None:
     bench.run()
     bench.pass_time(60)
     assert bench.stages() == [0]
+
+
+def test_a_success_ends_the_backing_off() -> None:
+    bench = running(Bench(FanoutConfig(shard_count=1)))
+    waits = []
+    for number in range(3):
+        bench.append(record(number))
+        while not effects(bench, CommitSource):
+            bench.answer(bench.waiting[0], "done")
+        bench.answer(the(bench, CommitSource), "failed")  # type: ignore[arg-type]
+        waits.append((bench.node.deadline() or 0) - bench.now)
+        bench.pass_time(waits[-1])
+        assert bench.sources[0].offset() == number + 1
+    assert waits == [50, 50, 50]
 
 
 def test_failures_of_an_append_back_off() -> None:

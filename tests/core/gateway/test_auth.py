@@ -66,8 +66,9 @@ def test_bad_tokens(access_token: str, code: ErrorCode) -> None:
     assert gate.asked(AskSync), "a good token may follow on the same connection"
 
 
-def test_any_of_the_secrets_verifies() -> None:
-    gate = Gate(token_secrets=(b"new", b"secret"))
+@pytest.mark.parametrize("secrets", [(b"new", b"secret"), (b"secret", b"old")])
+def test_any_of_the_secrets_verifies(secrets: tuple[bytes, ...]) -> None:
+    gate = Gate(token_secrets=secrets)
     gate.entering(5)
     assert gate.asked(AskSync)
     gate.accept(6)

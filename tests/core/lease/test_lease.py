@@ -76,6 +76,16 @@ def test_unanswered_renewal_is_repeated_and_then_the_lease_is_gone() -> None:
     assert [effect.resource.number for effect in gone] == [0, 1]
 
 
+def test_an_unanswered_announcement_is_repeated_soon() -> None:
+    """Until it is answered the process wishes for nothing: a renewal's time later would be too late."""
+    lease_keeper = keeper()
+    (announce,) = only(lease_keeper.step(0, [Started(address="writer-1", wall=0)]), Announce)
+    lease_keeper.step(100, [Unknown(op=announce.op)])
+    assert lease_keeper.deadline() == 600
+    assert not only(lease_keeper.step(599, []), Announce)
+    assert only(lease_keeper.step(600, []), Announce)
+
+
 def test_lost_in_a_renewal_is_told_and_wished_again() -> None:
     lease_keeper = held()
     (renew,) = only(lease_keeper.step(3_000, []), Renew)

@@ -9,9 +9,9 @@ from qim.core.contract import routing
 from qim.core.contract.errors import ErrorCode
 from qim.core.contract.kinds import StateFlag
 from qim.core.contract.rpc import AskReadBy, AskSessionList, AskStates, StateDone, SubmitRead
-from qim.core.ports.completion import Failed, FailReason, StoreReset, StoreRole
+from qim.core.ports.completion import StoreReset, StoreRole
 from qim.core.ports.local import DrainRequested, LeaseGone
-from qim.core.ports.log import Append, Fetch, Topic
+from qim.core.ports.log import Append, Fetch, OutOfRange, Topic
 from qim.core.ports.network import Received
 from qim.core.ports.registry import Resource, Role
 from qim.core.ports.store_session import OpenSession, ProjectDispatches, ReadSessions
@@ -191,9 +191,16 @@ def test_a_message_store_that_was_reset_drops_what_came_from_it() -> None:
     scene.read(1, name, 1)
     scene.page(1)
     scene.sent.clear()
+    scene.read(1, name, 2)
+    assert not scene.sent, "known to be a member"
     scene.feed(StoreReset(op=None, store=StoreRole.MESSAGE))
     scene.page(1)
     assert len(scene.sent) == 1
+    scene.read(1, name, 3)
+    assert len(scene.sent) == 1, "the list has said it again"
+    scene.feed(StoreReset(op=None, store=StoreRole.MESSAGE))
+    scene.read(1, name, 4)
+    assert len(scene.sent) == 2, "a membership may have been lost with the tail"
     assert scene.machine.serving() == SHARDS
 
 
@@ -300,7 +307,9 @@ def test_bounds_refuse_with_a_hint_to_come_again() -> None:
 
 def test_books_are_bounded() -> None:
     scene = Scene(replace(CONFIG, known_max=2, owners_max=1, snapshot_bytes_max=1_500))
-    names = [scene.group(number, EVERYONE) for number in range(4)]
+    names = [scene.group(number, EVERYONE) for number in (3, 4, 5, 6)]
+    writers = {routing.writer_shard(name, CONFIG.outbox_partition_count) for name in names}
+    assert len(writers) == 2, "more owners than are kept"
     for name in names:
         scene.say(name, 2)
     scene.run()
@@ -315,6 +324,25 @@ def test_books_are_bounded() -> None:
     assert gauges["queue_depth", "session.snapshot_bytes"] > 0
     assert gauges["queue_capacity", "session.snapshot_bytes"] == 1_500
     assert gauges["session_lag_records", "0"] == gauges["session_state_lag_records", "0"] == 0
+
+
+def test_the_list_of_who_asked_longest_ago_makes_room() -> None:
+    def listed(scene: Scene) -> tuple[Any, Any]:
+        for number in range(4):
+            scene.say(scene.group(number, EVERYONE), 2)
+        scene.run()
+        return scene.page(1, limit=1), scene.page(2, limit=1)
+
+    measured = Scene()
+    listed(measured)
+    gauges = {(one.name, one.label): one.value for one in measured.machine.gauges(measured.now)}
+    room = gauges["queue_depth", "session.snapshot_bytes"]
+    scene = Scene(replace(CONFIG, snapshot_bytes_max=room))
+    first, second = listed(scene)
+    assert scene.page(1, first.revision, first.after, 1).revision == first.revision
+    scene.page(3, limit=1)
+    assert scene.page(1, first.revision, first.after, 1).revision == first.revision
+    assert scene.page(2, second.revision, second.after, 1).revision != second.revision
 
 
 def test_drain_finishes_what_is_in_flight_and_takes_nothing_new() -> None:
@@ -365,6 +393,7 @@ def test_answers_to_a_shard_of_the_past_change_nothing() -> None:
     scene.run()
     for fetch in parked:
         assert isinstance(fetch, Fetch)
-        scene.feed(Failed(op=fetch.op, why=FailReason.CANCELLED))
+        scene.feed(OutOfRange(op=fetch.op, topic_id=b"another topic's.", start=0, end=0))
     scene.run()
+    assert scene.violations == []
     assert scene.machine.serving() == SHARDS

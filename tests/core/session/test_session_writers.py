@@ -76,6 +76,31 @@ def test_another_owner_is_asked_where_the_first_one_says_so() -> None:
     assert scene.counts["session_answer_late"] == late + 1
 
 
+def test_an_answer_to_the_last_life_answers_nothing_of_this_one() -> None:
+    scene = Scene()
+    name = scene.group(1, EVERYONE)
+    scene.say(name, 2)
+    scene.run()
+    caught = asked_of(scene)
+    scene.ask(AskSessionList, 1, revision=0, after=b"", limit=0)
+    scene.run()
+    scene.now += 1
+    scene.start()
+    scene.run(100)
+    rid = scene.ask(AskSessionList, 1, revision=0, after=b"", limit=0)
+    scene.run()
+    before, after = (one.message.rid for one in caught)
+    assert before != after
+    summary = scene.writer.summary(name, 1, 0, 1)
+    answered(scene, before, SummariesAnswer(rid=0, summaries=(summary,)))
+    scene.run()
+    assert rid not in scene.answers
+    assert scene.counts["session_answer_late"] == 1
+    answered(scene, after, SummariesAnswer(rid=0, summaries=(summary,)))
+    scene.run()
+    assert scene.answers[rid].rows[0].conversation_id == name
+
+
 def test_an_answer_that_doesnt_fit_is_no_answer() -> None:
     scene = Scene()
     name = scene.group(1, EVERYONE)

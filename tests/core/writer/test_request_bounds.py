@@ -4,7 +4,7 @@ from qim.core.contract.errors import ErrorCode
 from qim.core.contract.rpc import AskHistory, Refused
 from qim.core.ports.completion import Unknown
 from qim.core.ports.log import Append
-from qim.core.ports.store_message import ReserveAndRecord
+from qim.core.ports.store_message import MarkCommitted, ReserveAndRecord
 from qim.core.writer import WriterConfig
 from tests.core.writer.scene import Scene, actor
 
@@ -53,6 +53,37 @@ def test_waiting_requests_are_bounded_and_answered_ones_make_room() -> None:
     assert scene.refused(scene.send(7, 8)) is ErrorCode.UNAVAILABLE
     assert scene.refused(scene.send(7, 8)) is ErrorCode.UNAVAILABLE
     assert scene.said(stuck) is None
+
+
+def test_who_was_answered_behind_one_who_waits_makes_room_too() -> None:
+    scene = Scene(WriterConfig(**ONE, waiting_requests_max=3))
+    scene.send(1, 2, number=7)
+    scene.settle()
+    stuck = scene.send(3, 4)
+    scene.until(Append)
+    repeated = scene.send(1, 2, number=7)
+    scene.answer()
+    assert scene.sent(repeated).conversation_seq == 1
+    scene.now += 1
+    assert scene.said(scene.send(5, 6)) is None
+    scene.now += 1
+    assert scene.said(scene.send(7, 8)) is None
+    scene.now += 1
+    assert scene.refused(scene.send(9, 10)) is ErrorCode.UNAVAILABLE
+    assert scene.said(stuck) is None
+
+
+def test_marks_are_bounded_by_items() -> None:
+    scene = Scene(WriterConfig(**ONE, mark_items_max=2))
+    rids = [scene.send(1, 2) for _ in range(6)]
+    marked: list[int] = []
+    while scene.inflight:
+        question = scene.inflight[0]
+        if isinstance(question, MarkCommitted):
+            marked.append(len(question.items))
+        scene.answer()
+    assert (sum(marked), max(marked)) == (6, 2)
+    assert [scene.sent(rid).conversation_seq for rid in rids] == [1, 2, 3, 4, 5, 6]
 
 
 def test_intents_do_not_pile_up_behind_a_log_that_stands() -> None:
