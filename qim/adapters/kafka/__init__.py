@@ -8,6 +8,6 @@ of: `AIOKafkaConnection` (versions, SASL, TLS, one answer a request) and the C r
     log.py        the port: submit, gauges      settings.py   what is configured
     producer.py   appends                       checks.py     start-up checks, each with its refusal
     consumer.py   fetches that wait             topics.py     topics made as the checks want them
-    reader.py     fetches that don't, and ends  wire.py       requests aiokafka has no words for
-    cluster.py    brokers, leaders, connections
+    reader.py     fetches that don't            wire.py       requests aiokafka has no words for
+    ends.py       where partitions end          cluster.py    brokers, leaders, connections
 """

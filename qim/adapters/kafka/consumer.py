@@ -17,12 +17,15 @@ from asyncio import AbstractEventLoop
 from functools import partial
 from typing import Final
 
+from msgspec import structs
+
 from qim.adapters import breakage
 from qim.adapters.kafka.cluster import BrokerGone, Cluster, Lane
+from qim.adapters.kafka.ends import NO_ERROR, Ends, EndsReader
 from qim.adapters.kafka.fetch_session import FetchSession
 from qim.adapters.kafka.fetch_wire import AskFetch, FetchedPart, FetchPart
-from qim.adapters.kafka.reader import NO_ERROR, OUT_OF_RANGE, Ends, Outside, Reader, Span
-from qim.adapters.kafka.record_batches import BatchesBroken, decode, within
+from qim.adapters.kafka.reader import OUT_OF_RANGE, Outside, Reader, Span
+from qim.adapters.kafka.record_batches import BatchesBroken, BatchPacked, decode, within
 from qim.adapters.kafka.settings import KIB, KafkaSettings
 from qim.adapters.kafka.tail import Answer, Tail, Waiter, fetched, outside
 from qim.core.ports.completion import Completion, Failed, FailReason
@@ -33,18 +36,26 @@ POLL_BYTES_MAX: Final = 512 * KIB
 """The share of one partition in a poll."""
 LOOKS: Final = 4
 """The watchdog looks so often within stall_ms."""
+PACKED_MS: Final = 5_000
+"""Before what can't be unpacked is fetched again: nobody here can read it, and its partition has others beside it."""
 
 
 class Consumer:
     """``fetch`` answers within the fetch's own wait, fetch_patience_ms and one request."""
 
     def __init__(
-        self, settings: KafkaSettings, loop: AbstractEventLoop, cluster: Cluster, reader: Reader
+        self,
+        settings: KafkaSettings,
+        loop: AbstractEventLoop,
+        cluster: Cluster,
+        reader: Reader,
+        ends: EndsReader,
     ) -> None:
         self._settings = settings
         self._loop = loop
         self._cluster = cluster
         self._reader = reader
+        self._ends = ends
         self._tails: dict[tuple[str, int], Tail] = {}
         self._polls: dict[int, asyncio.Task[None]] = {}
         self._wakes: dict[int, asyncio.Event] = {}
@@ -55,7 +66,6 @@ class Consumer:
         self.recreated = 0
         """How often the watchdog found a partition standing still."""
         self.polls = 0
-        self.broken_batches = 0
         self.answers_dropped = 0
         """Answers for an offset that was not (or no longer) the one asked for: dropped, asked again."""
         cluster.on_refreshed.append(self._wake_all)
@@ -301,15 +311,19 @@ class Consumer:
             session.sent.pop(key)
             self._unseat(tail)
         elif part.error != NO_ERROR:
-            self._feed_again(session, tail)
+            self._feed_again(session, tail, self._settings.backoff_ms)
             self._cluster.want_refresh()
         else:
             try:
                 decoded = decode(part.data, asked.offset)
-            except BatchesBroken:
-                self.broken_batches += 1
-                self._feed_again(session, tail)
+            except BatchesBroken as error:
+                self._reader.unread.met(key, asked.offset, error)
+                # How far behind its reader is shows all the same.
+                tail.ends = structs.replace(tail.ends, end=max(tail.ends.end, part.high_watermark))
+                packed = isinstance(error, BatchPacked)
+                self._feed_again(session, tail, PACKED_MS if packed else self._settings.backoff_ms)
                 return
+            self._reader.unread.passed(key)
             ends = Ends(
                 topic_id=asked.topic_id,
                 start=max(0, part.log_start),
@@ -319,11 +333,11 @@ class Consumer:
             tail.hungry = bool(part.data) and not decoded.whole
             self._serve_waiters(tail)
 
-    def _feed_again(self, session: FetchSession, tail: Tail) -> None:
+    def _feed_again(self, session: FetchSession, tail: Tail, pause_ms: int) -> None:
         session.sent.pop(tail.key)
-        tail.ready_at = self._loop.time() + self._settings.backoff_ms / 1000
+        tail.ready_at = self._loop.time() + pause_ms / 1000
         # A little later: a timer may be early by the clock's resolution, and would find nothing to do.
-        self._loop.call_later(self._settings.backoff_ms / 1000 + 0.01, self._wake, tail.key)
+        self._loop.call_later(pause_ms / 1000 + 0.01, self._wake, tail.key)
 
     def _serve_waiters(self, tail: Tail) -> None:
         for waiter in [*tail.waiters]:
@@ -343,8 +357,10 @@ class Consumer:
         while True:
             await asyncio.sleep(self._settings.stall_ms / LOOKS / 1000)
             for tail in self._tails.values():
-                if tail.waiters and tail.seated:
-                    self._reader.ends(tail.key, partial(self._compare, tail, tail.next), sure=False)
+                # What can't be read comes no sooner over another connection.
+                unread = self._reader.unread.stands(tail.key, tail.next)
+                if tail.waiters and tail.seated and not unread:
+                    self._ends.ask(tail.key, partial(self._compare, tail, tail.next), sure=False)
 
     def _compare(self, tail: Tail, position: int, ends: Ends | FailReason) -> None:
         if isinstance(ends, FailReason) or tail.ends is None or self._closed:

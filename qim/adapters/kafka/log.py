@@ -1,7 +1,8 @@
 """The log port on Kafka: `start` checks and connects, `submit` takes LogRequests, `gauges` tells how it is.
 
-Appends go to producer.py, fetches that wait to consumer.py, fetches that don't and the ends to reader.py. Offsets are
-dense in the outbox and dispatch topics (no transactions, no compaction); compaction leaves holes in user-state.
+Appends go to producer.py, fetches that wait to consumer.py, fetches that don't to reader.py, questions for ends to ends.py.
+Offsets are dense in the outbox and dispatch topics (no compaction; the marks of somebody's transactions are records here as
+well); compaction leaves holes in user-state.
 """
 
 import asyncio
@@ -14,8 +15,9 @@ from qim.adapters.kafka.append_job import Answer
 from qim.adapters.kafka.checks import check_all, why_no_start
 from qim.adapters.kafka.cluster import BrokerGone, Cluster
 from qim.adapters.kafka.consumer import Consumer
+from qim.adapters.kafka.ends import Ends, EndsReader
 from qim.adapters.kafka.producer import Producer
-from qim.adapters.kafka.reader import Ends, Outside, Reader, Span
+from qim.adapters.kafka.reader import Outside, Reader, Span
 from qim.adapters.kafka.record_batches import within
 from qim.adapters.kafka.settings import KafkaSettings
 from qim.adapters.kafka.tail import fetched, outside
@@ -43,8 +45,9 @@ class KafkaLog:
         self._topics = {settings.name_of(topic): topic for topic in Topic}
         self._cluster = Cluster(settings, loop, list(self._topics))
         self._producer = Producer(settings, loop, self._cluster, wall_ms=wall_ms)
-        self._reader = Reader(settings, loop, self._cluster)
-        self._consumer = Consumer(settings, loop, self._cluster, self._reader)
+        self._ends = EndsReader(settings, loop, self._cluster)
+        self._reader = Reader(settings, loop, self._cluster, self._ends)
+        self._consumer = Consumer(settings, loop, self._cluster, self._reader, self._ends)
         self.observe_append: Callable[[Topic, int], None] = lambda topic, microseconds: None
         """Told of every append that stands: µs from submit to answer."""
         self._producer.observe = lambda name, microseconds: self.observe_append(
@@ -70,6 +73,7 @@ class KafkaLog:
         await self._consumer.close()
         await self._producer.close()
         await self._reader.close()
+        await self._ends.close()  # behind the reader, whose reads in doubt wait for ends
         await self._cluster.close()
         # The last answers are on their way to their callbacks.
         await asyncio.sleep(0)
@@ -86,7 +90,7 @@ class KafkaLog:
             return
         name = settings.name_of(request.topic)
         key = (name, request.partition)
-        full = self._reader.waiting + self._consumer.waiting >= settings.fetches_waiting_max
+        full = self._fetches_waiting >= settings.fetches_waiting_max
         match request:
             case Append():
                 self._producer.append(request, name, answer)
@@ -103,9 +107,14 @@ class KafkaLog:
                     request.before,
                 )
             case ReadEnds():
-                self._reader.ends(key, partial(_have_ends, request, answer))
+                self._ends.ask(key, partial(_have_ends, request, answer))
             case _:
                 assert_never(request)
+
+    @property
+    def _fetches_waiting(self) -> int:
+        """Questions for ends too."""
+        return self._consumer.waiting + self._reader.waiting + self._ends.waiting
 
     def connected(self) -> bool:
         """Some broker answered when one was last asked."""
@@ -119,7 +128,7 @@ class KafkaLog:
         yield "kafka_append_bytes_waiting", "", producer.bytes_waiting
         yield "kafka_append_bytes_waiting_max", "", settings.append_bytes_waiting_max
         yield "kafka_appends_in_flight", "", producer.in_flight
-        yield "kafka_fetches_waiting", "", consumer.waiting + self._reader.waiting
+        yield "kafka_fetches_waiting", "", self._fetches_waiting
         yield "kafka_fetches_waiting_max", "", settings.fetches_waiting_max
         yield "kafka_bytes_read_ahead", "", consumer.bytes_ahead
         for name, partition, lag in consumer.lags():
@@ -130,7 +139,7 @@ class KafkaLog:
         yield "kafka_polls", "", consumer.polls
         yield "kafka_consumer_recreated", "", consumer.recreated
         yield "kafka_positions_refused", "", self._reader.positions_refused
-        yield "kafka_batches_broken", "", consumer.broken_batches + self._reader.broken_batches
+        yield "kafka_batches_broken", "", self._reader.unread.count
         yield "kafka_topics_recreated", "", self._cluster.topics_recreated
         yield "kafka_metadata_failed", "", self._cluster.refreshes_failed
 

@@ -1,46 +1,41 @@
-"""Reads that don't wait, and the ends of partitions: what is asked in one turn of the loop is one request a broker.
+"""Reads that don't wait: what is asked in one turn of the loop is one request a broker.
 
-Nothing is reset here. OFFSET_OUT_OF_RANGE is answered only after the ends were read too, and a position beyond the end
-of a partition with several copies only when a second look, at what the cluster says now, finds the same: a broker that
-was paused believes to lead for a moment after it wakes, and would call a healthy position lost. So are the ends of such a
-partition told only once the cluster, asked afterwards, names the same leader under the same epoch: from an end that is too
-low a writer would conclude that its outbox was truncated, and stop.
+Nothing is reset here. OFFSET_OUT_OF_RANGE is answered only after the ends were read too (ends.py), and a position beyond
+the end of a partition with several copies only when a second look, at what the cluster says now, finds the same: a broker
+that was paused believes to lead for a moment after it wakes, and would call a healthy position lost.
 
 A read that names the record before its offset is asked from that record on, so that one answer of one leadership shows both:
 a log that lost its tail and grew again has another there. What retention or compaction took of it can't be compared.
 """
 
-import asyncio
-from asyncio import AbstractEventLoop, TimerHandle
-from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from asyncio import AbstractEventLoop
+from collections.abc import Callable
+from functools import partial
+from typing import Final
 
 from msgspec import Struct, structs
 
-from qim.adapters import breakage
-from qim.adapters.kafka.cluster import BrokerGone, Cluster, Lane, Leader
+from qim.adapters.kafka.cluster import BrokerGone, Cluster, Lane
+from qim.adapters.kafka.ends import NO_ERROR, Ends, EndsReader
 from qim.adapters.kafka.fetch_wire import AskFetch, FetchedPart, FetchPart
-from qim.adapters.kafka.record_batches import BatchesBroken, Decoded, decode
+from qim.adapters.kafka.pump import Pump
+from qim.adapters.kafka.record_batches import (
+    BatchesBroken,
+    BatchPacked,
+    Decoded,
+    UnreadBatches,
+    decode,
+)
 from qim.adapters.kafka.settings import KIB, KafkaSettings
-from qim.adapters.kafka.wire import EARLIEST, LATEST, NO_TOPIC_ID, AskOffsets
 from qim.core.ports.completion import FailReason
 from qim.core.ports.log import StoredRecord
 from qim.core.position import is_other, names_record
 
 OUT_OF_RANGE: Final = 1
-NO_ERROR: Final = 0
 UNAUTHORISED: Final = (29, 31)
 READ_BYTES_MIN: Final = 256 * KIB
 """A batch is sent whole; asking for less than a usual one would only have it asked again."""
 READ_BYTES_MAX: Final = 1024 * KIB
-
-
-class Ends(Struct, frozen=True, kw_only=True):
-    """Of one creation of the topic."""
-
-    topic_id: bytes
-    start: int
-    end: int
 
 
 class Span(Struct, frozen=True, kw_only=True):
@@ -61,7 +56,6 @@ class Outside(Struct, frozen=True, kw_only=True):
 
 
 ReadDone = Callable[[Span | Outside | FailReason], None]
-EndsDone = Callable[[Ends | FailReason], None]
 
 
 class _Read(Struct):
@@ -79,40 +73,34 @@ class _Read(Struct):
     """The look at the cluster that settles it, where the offset was found beyond the end."""
 
 
-class _Asked(Struct):
-    key: tuple[str, int]
-    deadline: float
-    done: EndsDone
-    sure: bool
-    ready_at: float = 0.0
-    seen: tuple[Ends, Leader, int] | None = None
-    """What was answered, by whom, and the look at the cluster that settles whether it led."""
-
-
 class Reader:
-    """``read`` and ``ends`` call ``done`` once, on the loop, within their patience and one request more."""
+    """``read`` calls ``done`` once, on the loop, within its patience and one request more."""
 
-    def __init__(self, settings: KafkaSettings, loop: AbstractEventLoop, cluster: Cluster) -> None:
+    def __init__(
+        self, settings: KafkaSettings, loop: AbstractEventLoop, cluster: Cluster, ends: EndsReader
+    ) -> None:
         self._settings = settings
         self._loop = loop
         self._cluster = cluster
+        self._ends = ends
         self._reads: list[_Read] = []
-        self._asked: list[_Asked] = []
         self._nodes_busy: set[int] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._pumping = False
-        self._timer: TimerHandle | None = None
-        self._closed = False
         self._flying = 0
-        self.broken_batches = 0
+        self._pump = Pump(
+            loop,
+            pause_ms=settings.backoff_ms,
+            what="the sending of reads",
+            look=self._send_ready,
+        )
+        self.unread = UnreadBatches()
         self.positions_refused = 0
         """Reads outside the log; nothing is ever reset."""
-        cluster.on_refreshed.append(self._pump_soon)
+        cluster.on_refreshed.append(self._pump.soon)
 
     @property
     def waiting(self) -> int:
-        """Reads and questions not yet answered."""
-        return len(self._reads) + len(self._asked) + self._flying
+        """Reads not yet answered; those in doubt wait for ends."""
+        return len(self._reads) + self._flying
 
     def read(
         self,
@@ -125,48 +113,20 @@ class Reader:
         """Records of (topic name, partition) from ``offset`` on, at least one where there is one; ``before`` as in Fetch."""
         size = min(max(bytes_max, READ_BYTES_MIN), READ_BYTES_MAX)
         named = before if offset > 0 and names_record(before) else b""
-        self._reads.append(_Read(key, offset, size, self._deadline(), done, named))
-        self._pump_soon()
-
-    def ends(self, key: tuple[str, int], done: EndsDone, *, sure: bool = True) -> None:
-        """Start and end of (topic name, partition). ``sure``: by who still led afterwards; else at once, and maybe too low."""
-        self._asked.append(_Asked(key, self._deadline(), done, sure))
-        self._pump_soon()
+        deadline = self._loop.time() + self._settings.fetch_patience_ms / 1000
+        self._reads.append(_Read(key, offset, size, deadline, done, named))
+        self._pump.soon()
 
     async def close(self) -> None:
         """What waits is answered CANCELLED."""
-        self._closed = True
-        tasks = [*self._tasks]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
-        if self._timer is not None:
-            self._timer.cancel()
+        await self._pump.close()
         reads, self._reads = self._reads, []
-        asked, self._asked = self._asked, []
         for read in reads:
             read.done(FailReason.CANCELLED)
-        for question in asked:
-            question.done(FailReason.CANCELLED)
-
-    def _deadline(self) -> float:
-        return self._loop.time() + self._settings.fetch_patience_ms / 1000
 
     # ---------------------------------------------------------------- going out
 
-    def _pump_soon(self) -> None:
-        if not self._pumping and not self._closed:
-            self._pumping = True
-            self._loop.call_soon(self._pump)
-
-    def _pump(self) -> None:
-        self._pumping = False
-        if not self._closed:
-            with breakage.telling(self._loop, "the sending of reads"):
-                self._send_ready()
-
-    def _send_ready(self) -> None:
+    def _send_ready(self) -> bool:
         now = self._loop.time()
         reads: dict[int, dict[tuple[str, int], _Read]] = {}
         rest: list[_Read] = []
@@ -182,33 +142,8 @@ class Reader:
         for node, chosen in reads.items():
             if chosen:
                 self._nodes_busy.add(node)
-                self._begin(self._fetch(node, [*chosen.values()]))
-        self._pump_asked(now)
-        if (self._reads or self._asked) and self._timer is None:
-            self._timer = self._loop.call_later(self._settings.backoff_ms / 1000, self._timed)
-
-    def _pump_asked(self, now: float) -> None:
-        asked: dict[int, list[_Asked]] = {}
-        rest: list[_Asked] = []
-        for one in self._asked:
-            leader = self._cluster.leader(*one.key)
-            if one.deadline <= now:
-                self._loop.call_soon(one.done, FailReason.UNREACHABLE)
-            elif leader is None or one.ready_at > now or self._unsettled(one):
-                if leader is None:
-                    self._cluster.want_refresh()
-                rest.append(one)
-            elif one.seen is not None and one.seen[1] == leader:
-                self._loop.call_soon(one.done, one.seen[0])
-            else:
-                one.seen = None
-                asked.setdefault(leader.node, []).append(one)
-        self._asked = rest
-        for node, chosen in asked.items():
-            self._begin(self._ask_ends(node, chosen))
-
-    def _unsettled(self, one: _Asked) -> bool:
-        return one.seen is not None and self._cluster.looked < one.seen[2]
+                self._pump.begin(self._fetch(node, [*chosen.values()]))
+        return bool(self._reads)
 
     def _ready_node(self, read: _Read, now: float) -> int | None:
         leader = self._cluster.leader(*read.key)
@@ -219,21 +154,9 @@ class Reader:
             return None
         return leader.node
 
-    def _timed(self) -> None:
-        self._timer = None
-        self._pump()
-
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def _again(self, one: _Read | _Asked, *, after_ms: int) -> None:
-        one.ready_at = self._loop.time() + after_ms / 1000
-        if isinstance(one, _Read):
-            self._reads.append(one)
-        else:
-            self._asked.append(one)
+    def _again(self, read: _Read, *, after_ms: int) -> None:
+        read.ready_at = self._loop.time() + after_ms / 1000
+        self._reads.append(read)
 
     # ---------------------------------------------------------------- reads
 
@@ -264,7 +187,7 @@ class Reader:
             self._flying -= len(open_reads)
             for read in open_reads.values():
                 self._again(read, after_ms=pause or backoff)
-            self._pump_soon()
+            self._pump.soon()
 
     def _part_of(self, read: _Read) -> FetchPart:
         part = self.part(read.key, read.offset, read.bytes_max)
@@ -296,21 +219,22 @@ class Reader:
             self._take_data(read, part, asked)
 
     def _doubt_offset(self, read: _Read) -> None:
-        self._asked.append(
-            _Asked(
-                read.key,
-                read.deadline,
-                lambda ends: self._judge_outside(read, ends),
-                sure=False,  # what is found there is looked at twice all the same
-            )
+        self._ends.ask(
+            read.key,
+            partial(self._judge_outside, read),
+            sure=False,  # what is found there is looked at twice all the same
+            deadline=read.deadline,
         )
 
     def _take_data(self, read: _Read, part: FetchedPart, asked: FetchPart) -> None:
         try:
             decoded = decode(part.data, asked.offset)
-        except BatchesBroken:
-            self.broken_batches += 1
-            self._again(read, after_ms=self._settings.backoff_ms)
+        except BatchesBroken as error:
+            self.unread.met(read.key, asked.offset, error)
+            if isinstance(error, BatchPacked):
+                read.done(FailReason.UNREACHABLE)
+            else:
+                self._again(read, after_ms=self._settings.backoff_ms)
             return
         if asked.offset < read.offset and decoded.whole:
             if decoded.records and decoded.records[0].offset == asked.offset:
@@ -357,61 +281,10 @@ class Reader:
         else:
             self.positions_refused += 1
             read.done(Outside(ends=ends))
-        self._pump_soon()
+        self._pump.soon()
 
     def _looked_again(self, read: _Read) -> bool:
         return read.seen_outside is not None and self._cluster.looked >= read.seen_outside
-
-    # ---------------------------------------------------------------- ends
-
-    async def _ask_ends(self, node: int, asked: list[_Asked]) -> None:
-        self._flying += len(asked)
-        ids = {one.key[0]: self._cluster.topic_id(one.key[0]) for one in asked}
-        leaders = {one.key: self._cluster.leader(*one.key) for one in asked}
-        found: dict[tuple[str, int], Ends] = {}
-        try:
-            found = await self._ends_of(node, list(dict.fromkeys(one.key for one in asked)), ids)
-        except BrokerGone:
-            pass
-        finally:
-            self._flying -= len(asked)
-            settled = [one for one in asked if one.key in found]
-            for one in asked:
-                if one.key not in found:
-                    self._again(one, after_ms=self._settings.backoff_ms)
-            self._pump_soon()
-        for one in settled:
-            leader = leaders[one.key]
-            if not one.sure or leader is None or leader.copies == 1:
-                one.done(found[one.key])
-            else:
-                one.seen = found[one.key], leader, self._cluster.doubt(leader.node)
-                self._asked.append(one)
-
-    async def _ends_of(
-        self, node: int, keys: list[tuple[str, int]], ids: dict[str, bytes]
-    ) -> dict[tuple[str, int], Ends]:
-        """The start first: retention between the two questions then leaves no end below a start."""
-        asked = []
-        for key in keys:
-            leader = self._cluster.leader(*key)
-            asked.append((*key, leader.epoch if leader is not None else -1))
-        offsets: dict[int, dict[tuple[str, int], int]] = {EARLIEST: {}, LATEST: {}}
-        for timestamp, into in offsets.items():
-            answer = await self._cluster.ask(node, Lane.ASK, AskOffsets(asked, timestamp))
-            for name, parts in answer.topics:
-                for number, error, _, offset, _ in parts:
-                    if error == NO_ERROR and offset >= 0:
-                        into[name, number] = offset
-                    else:
-                        self._cluster.want_refresh()
-        return {
-            key: Ends(topic_id=ids[key[0]], start=start, end=max(start, offsets[LATEST][key]))
-            for key, start in offsets[EARLIEST].items()
-            if key in offsets[LATEST]
-            and ids[key[0]] == self._cluster.topic_id(key[0])
-            and ids[key[0]] != NO_TOPIC_ID
-        }
 
 
 def _span(asked: FetchPart, part: FetchedPart, decoded: Decoded) -> Span:

@@ -13,7 +13,8 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from qim.adapters.kafka.reader import Ends, Outside, Span
+from qim.adapters.kafka.ends import Ends
+from qim.adapters.kafka.reader import Outside, Span
 from qim.adapters.kafka.record_batches import bytes_of, within
 from qim.core.ports.completion import Completion
 from qim.core.ports.log import Fetch, Fetched, LogReply, OutOfRange, StoredRecord

@@ -7,6 +7,7 @@ import pytest
 
 from tests.adapters.log.kafka_asked import KafkaAsked
 from tests.adapters.log.logs import AskedLog, Asker, SimulatedLog, SqliteAsked
+from tests.adapters.log.stage import Stage
 from tests.integration.testbed.kafka import brokers
 
 ON_KAFKA = (pytest.mark.servers, pytest.mark.xdist_group("kafka"))
@@ -60,5 +61,13 @@ def sqlite(tmp_path: Path) -> Iterator[SqliteAsked]:
 def kafka(kafka_brokers: str) -> Iterator[KafkaAsked]:
     """The Kafka log alone."""
     chosen = KafkaAsked(kafka_brokers)
+    yield chosen
+    chosen.close()
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    """The Kafka log's reading half before played brokers."""
+    chosen = Stage()
     yield chosen
     chosen.close()

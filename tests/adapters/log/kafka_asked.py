@@ -165,7 +165,7 @@ class KafkaAsked:
 
     async def _end(self, topic: Topic, partition: int) -> int:
         found: asyncio.Future[Any] = self.loop.create_future()
-        self.log._reader.ends((self.settings.name_of(topic), partition), found.set_result)
+        self.log._ends.ask((self.settings.name_of(topic), partition), found.set_result)
         return int((await found).end)
 
     def compact(self, partition: int, before: int) -> None:

@@ -1,28 +1,21 @@
 """A log that lost its tail and grew again, before played brokers: whoever read the old one is told, whoever didn't reads on."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from qim.adapters.kafka.cluster import BrokerGone, Leader
+from qim.adapters.kafka.ends import Ends
 from qim.adapters.kafka.fetch_wire import AskFetch
-from qim.adapters.kafka.reader import Ends, Outside, Span
+from qim.adapters.kafka.reader import Outside, Span
 from qim.core.ports.log import Fetched, OutOfRange
+from tests.adapters.log.batches import batch, digest
 from tests.adapters.log.played_cluster import TOPIC_ID
-from tests.adapters.log.test_kafka_reader import OUT_OF_RANGE, Stage, batch, digest
+from tests.adapters.log.stage import OUT_OF_RANGE, Stage
 
 FENCED = 74
 OLD = (b"r0", b"r1", b"r2", b"r3")
 """What was read."""
 NEW = (b"r0", b"r1", b"n2", b"n3", b"n4")
 """What stands there since."""
-
-
-@pytest.fixture
-def stage() -> Iterator[Stage]:
-    chosen = Stage()
-    yield chosen
-    chosen.close()
 
 
 def offsets_asked(stage: Stage) -> list[int]:

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from qim.adapters.kafka.append_job import Identity, build, cut, framed_bytes, sequence_after
 from qim.adapters.kafka.fetch_session import FetchSession
 from qim.adapters.kafka.fetch_wire import AskFetch, FetchPart, _Fetch11, _Fetch13
-from qim.adapters.kafka.record_batches import BatchesBroken, decode, within
+from qim.adapters.kafka.record_batches import BatchesBroken, BatchPacked, decode, within
 from qim.adapters.kafka.settings import BATCH_OVERHEAD_BYTES
+from qim.core.contract.logvalue import Undecodable, read_outbox
 from qim.core.ports.log import LogRecord, StoredRecord
+from tests.adapters.log.batches import batch, marked, sealed
 
 VERSIONS: dict[int, Any] = {11: _Fetch11, 13: _Fetch13}
 ID = bytes(range(16))
@@ -181,6 +183,29 @@ def test_what_was_built_is_read_from_any_offset_on(
     place = 17 + broken % (len(data) - 17)
     with pytest.raises(BatchesBroken):
         decode(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :], 0)
+
+
+def test_the_mark_of_a_transaction_takes_an_offset_and_is_a_record_that_nobody_decodes() -> None:
+    """Another producer's: every consumer counts offsets, and would stop before a hole."""
+    data = batch(b"ours") + marked(first=1) + batch(b"behind", first=2)
+    read = decode(data, 0)
+    assert [one.offset for one in read.records] == [0, 1, 2]
+    assert isinstance(read_outbox(read.records[1].value), Undecodable)
+    assert decode(marked(first=1), 1).next == 2
+
+
+@pytest.mark.parametrize("codec", [2, 3, 4, 5])
+def test_what_can_t_be_unpacked_here_is_told_with_what_is_lacking(codec: int) -> None:
+    packed = sealed(batch(b"abc", first=1), codec)
+    with pytest.raises(BatchPacked, match=rf"batch at 1 .*codec {codec}.*cramjam"):
+        decode(packed + batch(b"d", first=2), 1)
+    read = decode(batch(b"ours") + packed, 0)
+    assert ([one.value for one in read.records], read.next, read.whole) == ([b"ours"], 1, 1)
+
+
+def test_rubbish_under_a_good_checksum_is_no_record() -> None:
+    with pytest.raises(BatchPacked, match="can't be unpacked"):
+        decode(sealed(batch(b"abc"), 1), 0)
 
 
 def test_an_older_format_is_none_of_ours() -> None:
