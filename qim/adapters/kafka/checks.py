@@ -140,7 +140,7 @@ def _check_copies(settings: KafkaSettings, cluster: Cluster, topic: Topic, copie
             "the one broker",
             got=f"at {', '.join(cluster.hosts())}",
             expected="on loopback, where one copy is allowed for development; three brokers elsewhere",
-            command="unset QIM_REDPANDA_ALLOW_SINGLE_BROKER and name three brokers in QIM_REDPANDA_BROKERS",
+            command="export QIM_REDPANDA_ALLOW_SINGLE_BROKER=0 QIM_REDPANDA_BROKERS=…  # three of them",
         )
     single = len(cluster.broker_ids()) < COPIES
     raise StartRefused(
