@@ -9,7 +9,8 @@ from asyncio import AbstractEventLoop, TimerHandle
 from collections.abc import Callable
 from typing import Final
 
-from qim.adapters.embedded.sqlite_log import TRIM_RECORDS_MAX, SqliteLog
+from qim.adapters.embedded.log_file import TRIM_RECORDS_MAX
+from qim.adapters.embedded.sqlite_log import SqliteLog
 from qim.core.ports.log import Topic
 
 LOOK_SECONDS: Final = 60.0

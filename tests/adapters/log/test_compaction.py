@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from qim.adapters.embedded import sqlite_log
+from qim.adapters.embedded import log_file, sqlite_log
 from qim.core.ports.log import Topic
 from tests.adapters.log.conftest import OpenLog
 from tests.adapters.log.logs import FAR_MS, AskedLog, Asker, SqliteAsked
@@ -79,7 +79,7 @@ def test_young_records_supersede_nothing_yet(sqlite: SqliteAsked) -> None:
 def test_a_job_goes_on_where_the_last_one_stopped(
     sqlite: SqliteAsked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_log, "COMPACT_RECORDS_MAX", 3)
+    monkeypatch.setattr(log_file, "COMPACT_RECORDS_MAX", 3)
     asker = filled(sqlite, "ab")
     sqlite.reopen()
     asker.append(b"2", topic=TOPIC, key=b"a")
@@ -93,7 +93,7 @@ def test_a_job_goes_on_where_the_last_one_stopped(
 def test_appends_begin_a_job_that_leaves_the_last_hour(
     sqlite: SqliteAsked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_log, "COMPACT_RECORDS_MAX", 4)
+    monkeypatch.setattr(log_file, "COMPACT_RECORDS_MAX", 4)
     asker = filled(sqlite, "aaaa")
     monkeypatch.setattr(sqlite_log, "COMPACT_LAG_MS", -FAR_MS)
     for _ in range(4):

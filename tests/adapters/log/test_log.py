@@ -216,9 +216,13 @@ def test_a_record_named_as_the_one_before_is_compared(
     assert values(asker.fetch(2, before=record_digest(second), limit=1)) == [b"c"]
 
 
-def test_at_the_end_too(asker: Asker) -> None:
+@pytest.mark.parametrize("reopened", [False, True])
+def test_at_the_end_too(asker: Asker, reopened: bool) -> None:
+    """Also for who waits there, and whose log was opened anew meanwhile."""
     asker.append(b"a", b"b")
     first, second = asker.fetch(0).records
+    if reopened:
+        asker.log.reopen()
     assert asker.fetch(2, before=record_digest(first), wait_ms=5).other_record
     assert values(asker.fetch(2, before=record_digest(second), wait_ms=5)) == []
     waiting = asker.start_fetch(2, before=record_digest(second), wait_ms=60_000)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from qim.adapters.embedded import log_retention, sqlite_log
+from qim.adapters.embedded import log_file, log_retention
 from qim.adapters.embedded.log_retention import LogRetention
 from qim.core.ports.log import Topic
 from tests.adapters.log.logs import PARTITIONS, Asker, SqliteAsked
@@ -92,7 +92,7 @@ def test_what_is_young_stays(retained: Retained) -> None:
 def test_a_partition_with_more_to_forget_is_asked_again_at_once(
     retained: Retained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_log, "TRIM_RECORDS_MAX", 2)
+    monkeypatch.setattr(log_file, "TRIM_RECORDS_MAX", 2)
     monkeypatch.setattr(log_retention, "TRIM_RECORDS_MAX", 2)
     retained.append(1, 5)
     retained.needed = dict.fromkeys(range(SHARDS), 99)
@@ -110,14 +110,14 @@ def test_a_job_that_fails_is_counted_and_the_round_goes_on(
     retained.append(1, 2)
     retained.needed = dict.fromkeys(range(SHARDS), 99)
     retained.wall_ms += 2 * DAY_MS
-    trim = sqlite_log._trim
+    trim = log_file.trim
 
     def failing(connection: sqlite3.Connection, topic: Topic, number: int, before: int) -> int:
         if number == 0:
             raise sqlite3.OperationalError("disk I/O error")
         return trim(connection, topic, number, before)
 
-    monkeypatch.setattr(sqlite_log, "_trim", failing)
+    monkeypatch.setattr(log_file, "trim", failing)
     retained.one_round()
     assert retained.starts() == [0, 2, 0]
     assert retained.counted == [("log_retention_failed", 1), ("log_records_expired", 2)]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from qim.adapters.embedded import database_thread, sqlite_log
+from qim.adapters.embedded import database_thread, log_file, log_tail
 from qim.adapters.embedded.sqlite_log import SqliteLog
 from qim.core.ports.completion import Failed, FailReason, Unknown
 from qim.core.ports.log import Appended, Fetched, OutOfRange, StoredRecord, Topic
@@ -287,8 +287,8 @@ def test_an_answer_nobody_can_take_is_told_and_spoils_no_other(sqlite: SqliteAsk
 def test_fetches_beyond_the_memory_tail_come_from_the_file(
     sqlite: SqliteAsked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_log, "TAIL_RECORDS_MAX", 5)
-    monkeypatch.setattr(sqlite_log, "TAIL_BYTES_MAX", 3 * 17)
+    monkeypatch.setattr(log_tail, "TAIL_RECORDS_MAX", 5)
+    monkeypatch.setattr(log_tail, "TAIL_BYTES_MAX", 3 * 17)
     asker = Asker(sqlite)
     for n in range(9):
         asker.append(b"%d" % n)
@@ -303,7 +303,7 @@ def test_fetches_beyond_the_memory_tail_come_from_the_file(
 def test_a_reading_that_retention_overtook_is_out_of_range(sqlite: SqliteAsked) -> None:
     asker = Asker(sqlite)
     asker.append(b"a", b"b", b"c")
-    sqlite.reopen()  # no memory tail: the fetch goes to the file
+    sqlite.reopen()  # one record in memory: the first fetch goes to the file
     with thread_held(sqlite):
         sqlite.log.trim(Topic.OUTBOX, 0, before=2, done=lambda _: None)
         overtaken = asker.start_fetch(1)
@@ -338,7 +338,7 @@ def test_age_and_need_both_hold_records_back(sqlite: SqliteAsked) -> None:
 
 
 def test_a_retention_job_is_bounded(sqlite: SqliteAsked, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_log, "TRIM_RECORDS_MAX", 4)
+    monkeypatch.setattr(log_file, "TRIM_RECORDS_MAX", 4)
     asker = Asker(sqlite)
     asker.append(*(b"%d" % n for n in range(10)))
     starts = [
