@@ -288,13 +288,19 @@ def _lines(found: Iterable[dict[str, Any]]) -> Iterator[str]:
 
 def _bump_lines(one: dict[str, Any]) -> Iterator[str]:
     shard, old, new = one["shard"], one["shard_epoch"], one["new_shard_epoch"]
-    if one["applied"]:
+    if old == new:
+        done = "begins" if one["applied"] else "has not begun"
+        yield f"shard {shard}: its session {done} under shard_epoch {new}, as its mailbox did"
+    elif one["applied"]:
         yield f"shard {shard}: shard_epoch {old} -> {new}, {one['voided_claims']} claims void"
     elif one["whole"]:
         yield f"shard {shard}: offset {one['watermark_offset']} is in its log, nothing to do"
     else:
         where = f"[{one['log_start']}, {one['log_end']})"
-        yield f"shard {shard}: stands at offset {one['watermark_offset']}, its log holds {where}: would become shard_epoch {new}"
+        stands = (
+            f"mailbox at offset {one['watermark_offset']}, session at {one['projected_offset']}"
+        )
+        yield f"shard {shard}: {stands}, its log holds {where}: would become shard_epoch {new}"
     for partition, checkpoint, first in one["redo"] if one["applied"] or not one["whole"] else ():
         if first != checkpoint:
             yield f"  outbox {partition}: fanout dispatches again from {first} (it had come to {checkpoint})"

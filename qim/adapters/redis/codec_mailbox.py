@@ -324,10 +324,16 @@ def decode_shard_state(
         base=base,
         min_watermark=min([base, *[seq for _, seq in _lanes(packed)]]),
         trim=number(raw[3]),
-        redo=tuple(
-            [
-                (number(raw[4][at : at + 4]), number(raw[4][at + 4 : at + 12]))
-                for at in range(0, len(raw[4]), 12)
-            ]
-        ),
+        redo=_offsets(raw[4]),
+        settled=_offsets(raw[5]),
+    )
+
+
+def _offsets(packed: bytes) -> tuple[tuple[int, int], ...]:
+    """(partition4 offset8)*."""
+    return tuple(
+        [
+            (number(packed[at : at + 4]), number(packed[at + 4 : at + 12]))
+            for at in range(0, len(packed), 12)
+        ]
     )

@@ -13,6 +13,7 @@ from qim.adapters.redis.layout import (
     u32,
     u64,
 )
+from qim.core.contract.entities import NO_SOURCE
 from qim.core.ports.store_operator import (
     AmendSource,
     BumpShard,
@@ -79,6 +80,8 @@ def encode_bump(request: BumpShard) -> Call:
             u64(request.to_watermark),
             u64(request.void_from),
             b"".join([u32(partition) + u64(offset) for partition, offset in request.redo]),
+            u32(NO_SOURCE),
+            *[part for number, offset in request.unsettled for part in (u32(number), u64(offset))],
         ],
     )
 

@@ -156,4 +156,4 @@ def take_state(run: AuditRun, purpose: StateOf, reply: ShardStateRead) -> None:
     run.reset |= not shard.seen_in(reply.incarnation)
     shard.trim = max(shard.trim, reply.trim)
     shard.min_watermark = reply.min_watermark if reply.base >= 0 else -1
-    shard.redo = dict(reply.redo)
+    shard.settled = dict(reply.settled)

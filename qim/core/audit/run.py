@@ -85,12 +85,12 @@ class ShardCut(Struct, kw_only=True):
     min_watermark: int = -1
     trim: int = 0
     walked_to: int = 0
-    redo: dict[int, int] = {}
+    settled: dict[int, int] = {}
     """By source partition: below this source offset it was materialised under an earlier shard_epoch."""
 
     def before_bump(self, partition: int, source_offset: int) -> bool:
         """Materialised before the shard_epoch was raised, in a log that is gone: the receipt alone covers (pipeline.md §7)."""
-        return source_offset < self.redo.get(partition, 0)
+        return source_offset < self.settled.get(partition, 0)
 
     def seen_in(self, incarnation: bytes) -> bool:
         """Whether the store is still the one this shard's evidence came from (pipeline.md §0)."""

@@ -4,7 +4,8 @@
     --> old mailboxes trimmed --> claims above the old W void, W = trim = the predecessor of (new | start of the log)
     --> the projection restarted --> leases given back
 
-In this order a stop anywhere leaves a shard that does not serve and a procedure that can be run again.
+In this order a stop anywhere leaves a shard that does not serve and a procedure that can be run again: what is left of it
+then is the projection alone, and its epoch tells.
 """
 
 from msgspec import Struct
@@ -23,6 +24,7 @@ from qim.core.mending.asking import (
     leased,
     record_at,
 )
+from qim.core.mending.source import Evidence
 from qim.core.ports.log import EndsRead, Topic
 from qim.core.ports.registry import Resource, Role
 from qim.core.ports.store_mailbox import (
@@ -33,6 +35,7 @@ from qim.core.ports.store_mailbox import (
     ShardStateRead,
     TrimMailbox,
 )
+from qim.core.ports.store_message import Position
 from qim.core.ports.store_operator import (
     BumpShard,
     ProjectionRestarted,
@@ -43,10 +46,15 @@ from qim.core.ports.store_session import OpenSession, SessionOpened
 from qim.core.position import Verdict, judge_ends, judge_predecessor
 
 TRIM_KEYS = 1_000
+Redo = tuple[tuple[int, int, int], ...]
+Unsettled = tuple[tuple[int, int], ...]
 
 
 class BumpPlan(Struct, frozen=True, kw_only=True):
-    """What is known, and what would be done. ``redo``: (outbox partition, its checkpoint, from where fanout goes again)."""
+    """What is known, and what would be done. ``redo``: (outbox partition, its checkpoint, from where fanout goes again).
+
+    ``new_shard_epoch`` is the one that stands where only the projection of an earlier bump is left to be restarted.
+    """
 
     shard: int
     shard_epoch: int
@@ -56,9 +64,19 @@ class BumpPlan(Struct, frozen=True, kw_only=True):
     log_start: int
     log_end: int
     whole: bool
-    redo: tuple[tuple[int, int, int], ...]
+    redo: Redo
     applied: bool = False
     voided_claims: int = 0
+
+
+class _Judged(Struct, frozen=True, kw_only=True):
+    """``begun``: a bump before this one came to the mailbox and not to its projection. ``unsettled``: of BumpShard."""
+
+    state: MailboxOpened
+    session: SessionOpened
+    plan: BumpPlan
+    begun: bool
+    unsettled: Unsettled
 
 
 class Bump:
@@ -83,10 +101,10 @@ class Bump:
 
     def planned(self) -> Procedure[BumpPlan]:
         """A look that disturbs nobody: it opens under the epochs that stand."""
-        yield from self._require_state()
+        left = yield from self._left()
         mailbox = yield from epoch_of(Role.MAILBOX, self._shard)
         session = yield from epoch_of(Role.SESSION, self._shard)
-        return (yield from self._judged(mailbox, session))[0]
+        return (yield from self._judged(mailbox, session, left)).plan
 
     def applied(self) -> Procedure[BumpPlan]:
         """The whole of it, while we hold both leases."""
@@ -103,55 +121,75 @@ class Bump:
 
         return (yield from leased(mailbox, self._owner, self._address, with_mailbox))
 
-    def _require_state(self) -> Procedure[None]:
-        request = ReadShardState(op=0, shard=self._shard)
-        if (yield from ask(request, ShardStateRead)).base < 0:
+    def _left(self) -> Procedure[ShardStateRead]:
+        """What stands there, also of earlier bumps. Raises NothingYet."""
+        left = yield from ask(ReadShardState(op=0, shard=self._shard), ShardStateRead)
+        if left.base < 0:
             raise NothingYet(f"mailbox shard {self._shard} has no state: it begins by itself")
+        return left
 
-    def _judged(
-        self, epoch: int, projecting: int
-    ) -> Procedure[tuple[BumpPlan, MailboxOpened, SessionOpened]]:
-        """Both opened, the position judged, the receipts read."""
+    def _judged(self, epoch: int, projecting: int, left: ShardStateRead) -> Procedure[_Judged]:
+        """Both opened, their positions judged, the receipts read."""
         state = yield from self._open_mailbox(epoch)
         session = yield from self._open_session(projecting)
         log = yield from ends(Topic.DISPATCH, self._shard)
-        whole = yield from self._whole(state, log)
-        projected = session.dispatch.offset if session.dispatch is not None else 0
-        plan = yield from self._plan(_min_watermark(state), projected, log, whole)
-        return plan, state, session
-
-    def _plan(
-        self, watermark: int, projected: int, log: EndsRead, whole: bool
-    ) -> Procedure[BumpPlan]:
-        shard_epoch, offset = split_mailbox_seq(watermark + 1)
+        shard_epoch, offset = split_mailbox_seq(_min_watermark(state) + 1)
         if shard_epoch >= U16_MAX:
             raise NotMended(f"shard_epoch {shard_epoch} is the last there is")
-        redo: list[tuple[int, int, int]] = []
-        for partition in range(self._partitions):
-            known = yield from source.evidence(partition)
-            above = [
-                receipt.source_offset
-                for receipt in known.receipts.values()
-                for place in receipt.shards
-                if place.shard == self._shard and place.offset >= min(offset, projected)
-            ]
-            checkpoint = max(known.checkpoint, 0)
-            redo.append((partition, checkpoint, min([*above, checkpoint])))
-        return BumpPlan(
+        held = yield from self._is_in(log, state.position)
+        begun = held and session.shard_epoch < shard_epoch
+        whole = held and not begun and (yield from self._is_in(log, session.dispatch))
+        projected = session.dispatch.offset if session.dispatch is not None else 0
+        redo: Redo = ()
+        unsettled: Unsettled = ()
+        if not begun:
+            redo, unsettled = yield from self._wanted(left, offset, projected)
+        plan = BumpPlan(
             shard=self._shard,
             shard_epoch=shard_epoch,
-            new_shard_epoch=shard_epoch + 1,
+            new_shard_epoch=shard_epoch if begun else shard_epoch + 1,
             watermark_offset=offset,
             projected_offset=projected,
             log_start=log.start,
             log_end=log.end,
             whole=whole,
-            redo=tuple(redo),
+            redo=redo,
         )
+        return _Judged(state=state, session=session, plan=plan, begun=begun, unsettled=unsettled)
+
+    def _wanted(
+        self, left: ShardStateRead, offset: int, projected: int
+    ) -> Procedure[tuple[Redo, Unsettled]]:
+        """``redo`` of the plan, and the first record of each partition that the mailbox had not."""
+        redo: list[tuple[int, int, int]] = []
+        unsettled: list[tuple[int, int]] = []
+        for partition in range(self._partitions):
+            known = yield from source.evidence(partition)
+            # What an earlier epoch had is left out by its mark: its receipts name offsets of a log that is gone.
+            mailbox = self._dispatched(known, offset, dict(left.settled).get(partition, 0))
+            if mailbox:
+                unsettled.append((partition, min(mailbox)))
+            lists = self._dispatched(known, projected, dict(left.redo).get(partition, 0))
+            checkpoint = max(known.checkpoint, 0)
+            redo.append((partition, checkpoint, min([*mailbox, *lists, checkpoint])))
+        return tuple(redo), tuple(unsettled)
+
+    def _dispatched(self, known: Evidence, offset: int, mark: int) -> list[int]:
+        """Source offsets of what went to this shard's log at ``offset`` or above, from ``mark`` on."""
+        return [
+            receipt.source_offset
+            for receipt in known.receipts.values()
+            for place in receipt.shards
+            if place.shard == self._shard and place.offset >= offset
+            if receipt.dispatched_under() >= mark
+        ]
 
     def _do(self, epoch: int, projecting: int) -> Procedure[BumpPlan]:
-        yield from self._require_state()
-        plan, state, session = yield from self._judged(epoch, projecting)
+        judged = yield from self._judged(epoch, projecting, (yield from self._left()))
+        plan, state, session = judged.plan, judged.state, judged.session
+        if judged.begun:
+            yield from self._restart(projecting, session, plan.shard_epoch)
+            return replace(plan, applied=True)
         if plan.whole and not self._force:
             raise NotMended(
                 f"mailbox shard {self._shard}: its position is in its log, nothing is to be mended (--force all the same)"
@@ -171,17 +209,23 @@ class Bump:
             to_watermark=to,
             void_from=plan.watermark_offset,
             redo=tuple((partition, first) for partition, _, first in plan.redo),
+            unsettled=judged.unsettled,
         )
         bumped = yield from ask(request, ShardBumped)
-        restart = RestartProjection(
+        yield from self._restart(projecting, session, plan.new_shard_epoch)
+        return replace(plan, applied=True, voided_claims=bumped.voided)
+
+    def _restart(
+        self, projecting: int, session: SessionOpened, shard_epoch: int
+    ) -> Procedure[None]:
+        request = RestartProjection(
             op=0,
             shard=self._shard,
             epoch=projecting,
             incarnation=session.incarnation,
-            shard_epoch=plan.new_shard_epoch,
+            shard_epoch=shard_epoch,
         )
-        yield from ask(restart, ProjectionRestarted)
-        return replace(plan, applied=True, voided_claims=bumped.voided)
+        yield from ask(request, ProjectionRestarted)
 
     def _open_mailbox(self, epoch: int) -> Procedure[MailboxOpened]:
         request = OpenMailbox(
@@ -208,9 +252,8 @@ class Bump:
         )
         return (yield from ask(request, SessionOpened))
 
-    def _whole(self, state: MailboxOpened, log: EndsRead) -> Procedure[bool]:
-        """As the mailbox itself judges at its open."""
-        position = state.position
+    def _is_in(self, log: EndsRead, position: Position | None) -> Procedure[bool]:
+        """As mailbox and projection judge theirs at their open."""
         if position is None:
             return True
         verdict = judge_ends(position, log.topic_id, log.start, log.end)

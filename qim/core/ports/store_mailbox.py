@@ -326,7 +326,7 @@ class PresenceRead(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ReadShardState(Struct, frozen=True, kw_only=True, gc=False):
-    """Unfenced look at W, trim and floors of a shard (auditor). Answers: ShardStateRead."""
+    """Unfenced look at W and trim of a shard (auditor, operator). Answers: ShardStateRead."""
 
     op: int
     shard: int
@@ -335,8 +335,8 @@ class ReadShardState(Struct, frozen=True, kw_only=True, gc=False):
 class ShardStateRead(Struct, frozen=True, kw_only=True, gc=False):
     """``base`` -1: the shard has no state. min_watermark over all lanes.
 
-    ``redo``: (source partition, offset) of a shard whose epoch was raised: what lies below was materialised under an
-    earlier one, and its receipt alone covers (pipeline.md §§7, 8).
+    Of a shard whose epoch was raised, as (source partition, offset): below ``redo`` fanout had nothing to dispatch again;
+    what lies below ``settled`` was materialised under an earlier epoch, and its receipt alone covers (pipeline.md §§7, 8).
     """
 
     op: int
@@ -345,6 +345,7 @@ class ShardStateRead(Struct, frozen=True, kw_only=True, gc=False):
     min_watermark: int
     trim: int
     redo: tuple[tuple[int, int], ...] = ()
+    settled: tuple[tuple[int, int], ...] = ()
 
 
 MailboxStoreRequest = (

@@ -54,11 +54,12 @@ class HotRead(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class BumpShard(Struct, frozen=True, kw_only=True, gc=False):
-    """Begin a mailbox shard anew at ``to`` = W = trim = the predecessor of (new shard_epoch | 0); drops floors, days and
-    position, voids claims at dispatch offsets from ``void_from`` on.
+    """Begin a mailbox shard anew at ``to`` = W = trim = the predecessor of (new shard_epoch | 0); drops days and position,
+    voids claims at dispatch offsets from ``void_from`` on, and lets those that stay name no offset of the new log.
 
     ``from_watermark`` is min W as it was judged. ``redo``: (source partition, offset from which fanout dispatches again);
-    what lies below was materialised under an earlier shard_epoch. Answers: ShardBumped, Fenced (epoch 0: min W moved).
+    mailbox and session had all below. ``unsettled``: (source partition, its first record that the mailbox had not): no floor
+    stays above it. Answers: ShardBumped, Fenced (epoch 0: min W moved).
     """
 
     op: int
@@ -69,6 +70,7 @@ class BumpShard(Struct, frozen=True, kw_only=True, gc=False):
     to_watermark: int
     void_from: int
     redo: tuple[tuple[int, int], ...]
+    unsettled: tuple[tuple[int, int], ...]
 
 
 class ShardBumped(Struct, frozen=True, kw_only=True, gc=False):

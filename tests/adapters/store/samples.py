@@ -170,6 +170,7 @@ _OWN: dict[type, dict[str, Any]] = {
         "to_watermark": (2 << 48) - 1,
         "void_from": 100,
         "redo": ((1, 5),),
+        "unsettled": ((1, 6),),
     },
     operator.RestartProjection: {"shard_epoch": 2},
 }

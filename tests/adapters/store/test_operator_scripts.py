@@ -113,7 +113,14 @@ def test_hot_rows_are_read_by_where_they_stood_in_the_log(store: Store) -> None:
     assert ask(store, ReadHot(op=1, shard=shard.shard + 1, low=0, limit=2)).rows == ()
 
 
-def bump(store: Store, low: int = OLD, epoch: int = 7, to: int = NEW, void_from: int = 1001) -> Any:
+def bump(
+    store: Store,
+    low: int = OLD,
+    epoch: int = 7,
+    to: int = NEW,
+    void_from: int = 1001,
+    unsettled: tuple[tuple[int, int], ...] = (),
+) -> Any:
     request = BumpShard(
         op=9,
         shard=3,
@@ -123,30 +130,70 @@ def bump(store: Store, low: int = OLD, epoch: int = 7, to: int = NEW, void_from:
         to_watermark=to,
         void_from=void_from,
         redo=((0, 44), (7, 1 << 40)),
+        unsettled=unsettled,
     )
     return ask(store, request)
+
+
+def begun_box(store: Store) -> Box:
+    """W at offset 1000: what is claimed there was materialised, what is claimed above was not. Below 50 nothing is claimed."""
+    box = Box(store, shard=3, epoch=7, initial=OLD - 2)
+    box.claim((key(1), 1000, 4, 50), (key(2), 1001, 4, 51), (key(3), 1002, NO_SOURCE, 0))
+    box.claim((key(4), 999, NO_SOURCE, 0))
+    box.append(OLD - 2, OLD, row(1, OLD), days=((20_000, 999),))
+    box.ask(RaiseFloor, source_partition=4, floor=50, limit=9)
+    return box
+
+
+EARLIER = (1 << 48) - 1
+"""The first offset of what an earlier shard_epoch had: no offset of a log, so that it is a duplicate wherever it stands."""
 
 
 def test_a_shard_begins_anew_and_keeps_only_claims_of_what_it_had_materialised(
     store: Store,
 ) -> None:
-    box = Box(store, shard=3, epoch=7, initial=OLD - 2)
-    box.claim((key(1), 1000, 4, 50), (key(2), 1001, 4, 51), (key(3), 1002, NO_SOURCE, 0))
-    box.append(OLD - 2, OLD, row(1, OLD), days=((20_000, 999),))
-    box.ask(RaiseFloor, source_partition=4, floor=50, limit=9)
+    begun_box(store)
     assert bump(store, epoch=6) == Fenced(op=9, epoch=7)
     assert bump(store, low=OLD - 1) == Fenced(op=9, epoch=0), "it was judged at another watermark"
     assert bump(store) == ShardBumped(op=9, voided=2)
     assert bump(store) == ShardBumped(op=9, voided=0), "a retry"
     opened = Box(store, shard=3, epoch=8, initial=5).opened
     assert (opened.base, opened.lanes, opened.trim) == (NEW, (), NEW)
-    assert (opened.floors, opened.days, opened.position) == ((), (), None)
+    assert (opened.floors, opened.days, opened.position) == (((4, 50),), (), None)
     assert not opened.counter_lost
     state = ask(store, ReadShardState(op=1, shard=3))
     assert (state.min_watermark, state.trim, state.redo) == (NEW, NEW, ((0, 44), (7, 1 << 40)))
+    assert state.settled == ((4, 51),), "everything below it was materialised"
     anew = Box(store, shard=3, epoch=8)
-    claimed = anew.claim((key(1), 0, 4, 50), (key(2), 1, 4, 51), (key(3), 2, NO_SOURCE, 0))
-    assert claimed.first_offsets == (1000, 1, 2)
+    claimed = anew.claim((key(1), 1000, 4, 50), (key(2), 1, 4, 51), (key(3), 2, NO_SOURCE, 0))
+    assert claimed.first_offsets == (EARLIER, 1, 2)
+    claimed = anew.claim((key(4), 999, NO_SOURCE, 0), (key(5), 3, 4, 49))
+    assert claimed.first_offsets == (EARLIER, -1), "below the floor it was materialised too"
+
+
+def test_a_second_bump_keeps_what_the_first_had_kept(store: Store) -> None:
+    """Offsets of another log are not compared with this one's watermark."""
+    begun_box(store)
+    assert bump(store) == ShardBumped(op=9, voided=2)
+    anew = Box(store, shard=3, epoch=8)
+    anew.claim((key(2), 0, 4, 51), (key(6), 1, 4, 60))
+    anew.append(NEW, NEW + 1, row(1, NEW + 1))
+    later = (3 << 48) - 1
+    assert bump(store, NEW + 1, 8, later, void_from=1) == ShardBumped(op=9, voided=1)
+    assert ask(store, ReadShardState(op=1, shard=3)).settled == ((4, 52),)
+    last = Box(store, shard=3, epoch=9)
+    claimed = last.claim((key(1), 7, 4, 50), (key(2), 8, 4, 51), (key(6), 9, 4, 60))
+    assert claimed.first_offsets == (EARLIER, EARLIER, 9)
+
+
+def test_no_floor_stays_above_what_fanout_has_to_dispatch_again(store: Store) -> None:
+    """A record dispatched by hand stands anywhere in the log; lost with it, it comes again under its own old offset."""
+    begun_box(store)
+    assert bump(store, unsettled=((4, 20), (9, 5))) == ShardBumped(op=9, voided=2)
+    anew = Box(store, shard=3, epoch=8)
+    assert anew.opened.floors == ((4, 20),)
+    assert anew.claim((key(7), 0, 4, 20), (key(8), 1, 4, 19)).first_offsets == (0, -1)
+    assert ask(store, ReadShardState(op=1, shard=3)).settled == ((4, 51),)
 
 
 def test_a_projection_starts_at_the_logs_start_under_the_new_epoch(store: Store) -> None:

@@ -284,14 +284,14 @@ def test_what_was_materialised_before_its_shard_epoch_was_raised_is_covered_by_i
     box.progress.clear()
     box.watermark = box.trim = (2 << 48) - 1
     assert {one.kind for one in toy.audit().orphans} == {OrphanKind.RECORD_WITHOUT_DISPATCH}
-    box.redo = ((0, after.offset),)
+    box.settled = ((0, after.offset),)
     one = only(toy.audit())
     assert (one.kind, one.offset, one.shard) == (
         OrphanKind.RECORD_WITHOUT_DISPATCH,
         after.offset,
         1,
     )
-    box.redo = ((0, after.offset + 1),)
+    box.settled = ((0, after.offset + 1),)
     report = toy.audit()
     assert (report.verdict, report.orphans) == (Verdict.CLEAN, ())
     assert report.records > len(before)
@@ -316,7 +316,7 @@ def test_a_record_that_a_repair_moved_is_still_of_before_the_bump(toy: Toy) -> N
     box.rows.clear()
     box.progress.clear()
     box.watermark = box.trim = (2 << 48) - 1
-    box.redo = ((0, mark),)
+    box.settled = ((0, mark),)
     report = toy.audit()
     assert (report.verdict, report.orphans) == (Verdict.CLEAN, ())
     again = replace(told, source_offset=moved_to, moved_from=-1)

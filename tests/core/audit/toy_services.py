@@ -73,7 +73,7 @@ class Box(Struct):
     incarnation: bytes = b"run/1"
     rows: dict[tuple[str, int], list[tuple[int, bytes]]] = {}
     progress: dict[bytes, Progress] = {}
-    redo: tuple[tuple[int, int], ...] = ()
+    settled: tuple[tuple[int, int], ...] = ()
 
 
 class Source(Struct):
@@ -150,7 +150,7 @@ class Services:
                     base=box.watermark,
                     min_watermark=box.watermark,
                     trim=box.trim,
-                    redo=box.redo,
+                    settled=box.settled,
                 )
             case ReadMailboxes():
                 box = self.boxes[request.shard]

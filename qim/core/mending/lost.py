@@ -1,0 +1,214 @@
+"""What an outbox partition lacks: the log as it is, held against facts, hot rows and the positions of who read it.
+
+Nothing is written here. What retention or an audit took out of the facts was covered and is not missed.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from qim.core.contract.entities import CommitAuditFact, CommitState, decode_stored_record
+from qim.core.contract.logvalue import Barrier, Outboxed
+from qim.core.effective import EffectiveFilter
+from qim.core.mending import applied, source
+from qim.core.mending.asking import (
+    NotMended,
+    Procedure,
+    ask,
+    barrier_below,
+    ends,
+    fetch,
+    read,
+    record_at,
+)
+from qim.core.mending.source import Evidence
+from qim.core.ports.archive import ArchivedConversationsRead, ReadArchivedConversations
+from qim.core.ports.log import EndsRead, StoredRecord, Topic
+from qim.core.ports.store_history import ArchivePositionRead, ReadArchivePosition
+from qim.core.ports.store_message import BodiesRead, FactsRead, ReadBodies, ReadFacts
+from qim.core.ports.store_operator import HotRead, ReadHot
+from qim.core.position import Verdict, judge_ends, judge_predecessor
+
+FACTS_PAGE: Final = 1_000
+BODIES_PAGE: Final = 64
+HOT_PAGE: Final = 256
+_COMMITTED: Final = int(CommitState.COMMITTED)
+
+
+class Lost(Struct):
+    """A committed message the log doesn't have: where it stood, its fact or its stored record, or both."""
+
+    offset: int
+    fact: CommitAuditFact | None = None
+    stored: bytes | None = None
+
+    def message_id(self) -> bytes:
+        """Of whichever is there."""
+        if self.fact is not None:
+            return self.fact.message_id
+        assert self.stored is not None
+        return decode_stored_record(self.stored).message_id
+
+
+class Standing(Struct):
+    """The records of a log that mean something: by message_id, and the message_id at each offset."""
+
+    effective: dict[bytes, tuple[int, StoredRecord]]
+    keys: dict[int, bytes]
+
+
+class Found(Struct):
+    """The log as it is, in the light of the facts."""
+
+    log: EndsRead
+    known: Evidence
+    archived: int
+    """Where the archiver's position stands; ``kept``: where the archive says to be, which outlives the hot store."""
+    kept: int
+    trusted: bool
+    differs_from: int
+    effective: dict[bytes, tuple[int, StoredRecord]]
+    lost: list[Lost]
+
+    def stood(self) -> int:
+        """Behind everything that ever stood at an offset of this partition, as far as anybody remembers."""
+        reached = [one.offset + 1 for one in self.lost]
+        return max([self.known.applied, self.known.checkpoint, self.archived, self.kept, *reached])
+
+
+def look(partition: int, fresh_key: bytes, *, tiered: bool) -> Procedure[Found]:
+    """``tiered``: the archiver's position counts too. Raises NotMended where something can't be read."""
+    log = yield from ends(Topic.OUTBOX, partition)
+    known = yield from source.evidence(partition)
+    archived = kept = 0
+    if tiered:
+        request = ReadArchivePosition(op=0, partition=partition)
+        archived = max(0, (yield from ask(request, ArchivePositionRead)).offset)
+        own = ReadArchivedConversations(op=0, partition=partition, after=b"", limit=0)
+        kept = (yield from ask(own, ArchivedConversationsRead)).position
+    trusted = (yield from _judged(log, known, fresh_key)) is Verdict.TRUSTED
+    standing = yield from walk(partition, log)
+    lost: dict[bytes, Lost] = {}
+    facts = yield from _facts(partition)
+    differs_from = _compared(log, standing, facts, lost, trusted=trusted)
+    if not trusted or known.applied > log.end or archived > log.end:
+        # Facts behind an audit are gone; what it covered was delivered, but the archive may not have it yet.
+        low = min(max(known.checkpoint, 0), archived) if tiered else known.checkpoint
+        yield from _add_hot(partition, max(low, 0), standing, lost)
+    return Found(
+        log=log,
+        known=known,
+        archived=archived,
+        kept=kept,
+        trusted=trusted,
+        differs_from=max(differs_from, log.start),
+        effective=standing.effective,
+        lost=sorted(lost.values(), key=lambda one: one.offset),
+    )
+
+
+def walk(partition: int, log: EndsRead) -> Procedure[Standing]:
+    """The whole log. Raises NotMended where it is not readable."""
+    found = Standing(effective={}, keys={})
+    offset = log.start
+    passed = EffectiveFilter((yield from barrier_below(partition, log.start)))
+    while offset < log.end:
+        records = yield from fetch(Topic.OUTBOX, partition, offset)
+        if not records:
+            raise NotMended(f"outbox {partition} is not readable at {offset}")
+        for stored in records:
+            offset = stored.offset + 1
+            entry = read(stored)
+            if isinstance(entry, Barrier | Outboxed) and passed.admits(entry):
+                assert isinstance(entry, Outboxed)
+                found.keys[stored.offset] = entry.record.message_id
+                found.effective[entry.record.message_id] = (stored.offset, stored)
+    return found
+
+
+def bodies_of(lost: Sequence[Lost]) -> Procedure[dict[bytes, bytes]]:
+    """Stored records that are still hot, by message_id."""
+    found = {one.message_id(): one.stored for one in lost if one.stored is not None}
+    facts = [one.fact for one in lost if one.fact is not None and one.stored is None]
+    for first in range(0, len(facts), BODIES_PAGE):
+        page = facts[first : first + BODIES_PAGE]
+        names = tuple((f.conversation_id, f.conversation_seq, f.message_id) for f in page)
+        reply = yield from ask(ReadBodies(op=0, names=names), BodiesRead)
+        for fact, stored in zip(page, reply.stored, strict=True):
+            if stored is not None:
+                found[fact.message_id] = stored
+    return found
+
+
+def _compared(
+    log: EndsRead,
+    standing: Standing,
+    facts: Sequence[CommitAuditFact],
+    lost: dict[bytes, Lost],
+    *,
+    trusted: bool,
+) -> int:
+    """The first offset at which the log is not that of the facts, its end where it has them all; adds to ``lost``."""
+    differs_from, matched_to = log.end, log.start
+    for fact in facts:
+        if fact.outbox_offset < log.start and fact.message_id not in standing.effective:
+            continue  # retention took it; what it took was archived and delivered
+        if standing.keys.get(fact.outbox_offset) != fact.message_id:
+            differs_from = min(differs_from, fact.outbox_offset)
+        elif fact.outbox_offset < differs_from:
+            matched_to = fact.outbox_offset + 1
+        if fact.message_id not in standing.effective:
+            lost[fact.message_id] = Lost(offset=fact.outbox_offset, fact=fact)
+    # Barriers alone may differ, which no fact tells: nothing above the last record that matches is believed then.
+    return differs_from if trusted else min(differs_from, matched_to)
+
+
+def _add_hot(
+    partition: int, low: int, standing: Standing, lost: dict[bytes, Lost]
+) -> Procedure[None]:
+    """Committed records of the hot store from an offset on that the log doesn't have."""
+    while True:
+        request = ReadHot(op=0, shard=partition, low=low, limit=HOT_PAGE)
+        page = yield from ask(request, HotRead)
+        for offset, stored in page.rows:
+            low = offset + 1
+            message_id = decode_stored_record(stored).message_id
+            if message_id in standing.effective:
+                continue
+            if message_id in lost:
+                lost[message_id].stored = stored
+            else:
+                lost[message_id] = Lost(offset=offset, stored=stored)
+        if not page.more or not page.rows:
+            return
+
+
+def _judged(log: EndsRead, known: Evidence, fresh_key: bytes) -> Procedure[Verdict]:
+    """Fanout's position, as fanout itself judges it at its open; then the writer's, as OPEN does."""
+    if known.checkpoint >= 0:
+        position = (yield from source.opened(known.partition, fresh_key)).position
+        verdict = judge_ends(position, log.topic_id, log.start, log.end)
+        if verdict is Verdict.NEEDS_PREDECESSOR:
+            before = yield from record_at(Topic.OUTBOX, known.partition, position.offset - 1)
+            if before is None:
+                raise NotMended(
+                    f"outbox {known.partition} is not readable at {position.offset - 1}"
+                )
+            verdict = judge_predecessor(position, before)
+        if verdict is not Verdict.TRUSTED:
+            return verdict
+    return (yield from applied.judged(log, known))
+
+
+def _facts(partition: int) -> Procedure[list[CommitAuditFact]]:
+    """COMMITTED ones, in the order in which they were published."""
+    found: list[CommitAuditFact] = []
+    after = b""
+    while True:
+        request = ReadFacts(op=0, shard=partition, after=after, limit=FACTS_PAGE)
+        page = yield from ask(request, FactsRead)
+        found += [one for one in page.facts if one.state == _COMMITTED]
+        if not page.more or not page.facts:
+            return sorted(found, key=lambda one: one.outbox_offset)
+        after = page.facts[-1].message_id
