@@ -12,6 +12,8 @@ import pytest
 
 from qim.adapters.kafka.checks import TOPIC_RESOURCE, read_config
 from qim.adapters.redis.address import StoreAddress
+from qim.adapters.redis.first_exchange import ServerSaid
+from qim.adapters.redis.outcomes import ServerError
 from qim.adapters.redis.startup import refusal_told_by
 from qim.adapters.start_refused import StartRefused
 from qim.adapters.tls.client_facing import ClientFacingTls
@@ -85,10 +87,12 @@ def test_a_log_that_does_not_tell_its_ends() -> None:
 
 
 def test_a_first_exchange_that_the_server_does_not_know() -> None:
-    refused = refusal_told_by("ERR unknown command 'SCRIPT'", StoreAddress.parse("127.0.0.1:6379"))
+    unknown = ServerSaid(ServerError("ERR unknown command 'SCRIPT'"))
+    refused = refusal_told_by(unknown, StoreAddress.parse("127.0.0.1:6379"))
     assert refused is not None
     assert (refused.code, "unknown command" in refused.got) == ("redis_first_exchange", True)
-    assert refusal_told_by("ERR max number of clients reached", StoreAddress.parse("h:1")) is None
+    many = ServerSaid(ServerError("ERR max number of clients reached"))
+    assert refusal_told_by(many, StoreAddress.parse("h:1")) is None
 
 
 # ------------------------------------------------------------ files

@@ -136,11 +136,13 @@ def refuse_replication(
     waived = settings.unsafe_dev and settings.loopback()
     wanted = max(settings.replication, 1 if waived else REPLICATION_MIN)
     if not waived and settings.replication < REPLICATION_MIN:
-        raise _too_few("QIM_SCYLLA_RF", settings.replication, settings)
+        told = f"export QIM_SCYLLA_RF={wanted}"
+        raise _too_few("QIM_SCYLLA_RF", settings.replication, wanted, settings, told)
     if found.replicas is None and created:
         return
     if found.replicas is not None and found.replicas < wanted:
-        raise _too_few(f"replicas of keyspace {settings.keyspace}", found.replicas, settings)
+        what = f"replicas of keyspace {settings.keyspace}"
+        raise _too_few(what, found.replicas, wanted, settings, _more_replicas(wanted, settings))
     if found.tablets:
         raise StartRefused(
             "archive_tablets_enabled",
@@ -152,16 +154,17 @@ def refuse_replication(
         )
 
 
-def _too_few(what: str, got: int, settings: CassandraSettings) -> StartRefused:
-    wanted = max(settings.replication, REPLICATION_MIN)
-    if what == "QIM_SCYLLA_RF":
-        command = f"export QIM_SCYLLA_RF={wanted}"
-    else:
-        command = (
-            f'cqlsh -e "ALTER KEYSPACE {settings.keyspace} WITH replication = '
-            f"{{'class': 'NetworkTopologyStrategy', '{settings.data_centre}': {wanted}}}\" "
-            f"and `nodetool repair -full {settings.keyspace}`"
-        )
+def _more_replicas(wanted: int, settings: CassandraSettings) -> str:
+    return (
+        f'cqlsh -e "ALTER KEYSPACE {settings.keyspace} WITH replication = '
+        f"{{'class': 'NetworkTopologyStrategy', '{settings.data_centre}': {wanted}}}\" "
+        f"and `nodetool repair -full {settings.keyspace}`"
+    )
+
+
+def _too_few(
+    what: str, got: int, wanted: int, settings: CassandraSettings, command: str
+) -> StartRefused:
     return StartRefused(
         "archive_replication_low",
         what,

@@ -12,8 +12,6 @@ counts it in ``aof_rewrites``, from 0 in every run.
 from collections.abc import Mapping
 from typing import Final
 
-PUT_OFF: Final = "the append-only file is not begun anew yet: a snapshot is made"
-"""Why nobody is let in while the server makes a snapshot, for a replica's coming too: it ends by itself."""
 BEGIN_ANEW: Final = (b"BGREWRITEAOF",)
 ASK: Final = (b"INFO", b"persistence")
 

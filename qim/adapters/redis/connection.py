@@ -34,6 +34,7 @@ from qim.adapters.redis.blocking import parse_info
 from qim.adapters.redis.first_exchange import (
     INFO_REPLICATION,
     QUESTIONS,
+    FilePutOff,
     Greeting,
     HandshakeRefused,
     ServerFacts,
@@ -105,7 +106,10 @@ class RedisConnection:
         """Of the server last connected to."""
         self.judge: Judge = _taken
         """Asked at every further connection: a server that came back with other settings is none to write to."""
+        self.failure: Exception | None = None
+        """Why the last attempt to connect failed; None while connected, and after a connection that was lost."""
         self.last_failure = ""
+        """The same in words, or why the connection was lost; "" while connected."""
         self.connections_made = 0
         self.scripts_reloaded = 0
 
@@ -229,10 +233,10 @@ class RedisConnection:
         while True:
             try:
                 pipeline, greeted = await self._connect()
-            except TimeoutError:
-                self.last_failure = "no answer to the first exchange"
+            except TimeoutError as error:
+                self.failure, self.last_failure = error, "no answer to the first exchange"
             except (OSError, HandshakeRefused) as error:
-                self.last_failure = str(error) or type(error).__name__
+                self.failure, self.last_failure = error, str(error) or type(error).__name__
             else:
                 failures = 0
                 self._enter(pipeline, greeted)
@@ -353,13 +357,13 @@ class RedisConnection:
         begun, told = [await future for future in _sent(pipeline, commands)]
         if append_only_file.must_begin_anew(parse_info(accepted(told))):
             accepted(begun)
-            raise HandshakeRefused(append_only_file.PUT_OFF)
+            raise FilePutOff("the append-only file is not begun anew yet: a snapshot is made")
 
     def _enter(self, pipeline: ReplyPipeline, greeted: Greeting) -> None:
         before, self.run_id = self.run_id, greeted.run
         self.facts = greeted.facts
         self._pipeline = pipeline
-        self.last_failure = ""
+        self.failure, self.last_failure = None, ""
         self.connections_made += 1
         self._connected.set()
         if before and before != self.run_id:
@@ -371,7 +375,7 @@ class RedisConnection:
     def _leave(self, why: str) -> None:
         pipeline, self._pipeline = self._pipeline, None
         self._connected.clear()
-        self.last_failure = why
+        self.failure, self.last_failure = None, why
         if pipeline is not None:
             pipeline.abort(why)
 

@@ -24,13 +24,28 @@ QUESTIONS: Final[tuple[tuple[bytes | str, ...], ...]] = (
     *((b"CONFIG", b"GET", name) for name in SETTING_NAMES),
     (b"GET", INCARNATION_KEY),
 )
-A_REPLICA: Final = "READONLY it is a replica"
 _NO_LEAVE: Final = ("ERR", "NOPERM")
 _ROLE_GONE: Final = ("READONLY", "MASTERDOWN")
 
 
 class HandshakeRefused(Exception):
     """The server answered the first exchange with an error (it is still loading, wants a password, …), or must not serve us."""
+
+
+class ServerSaid(HandshakeRefused):
+    """Its own error reply; ``code`` as in ServerError."""
+
+    def __init__(self, error: ServerError) -> None:
+        super().__init__(str(error))
+        self.code = error.code
+
+
+class NotAMaster(HandshakeRefused):
+    """It is a replica, or may be one; the text says of whom."""
+
+
+class FilePutOff(HandshakeRefused):
+    """The append-only file can't be begun anew while a snapshot is made, for a replica's coming too: it ends by itself."""
 
 
 class ServerFacts(Struct, frozen=True, kw_only=True):
@@ -73,12 +88,14 @@ def run_of(run_id: str, replication: bytes) -> bytes:
     if role is None:
         raise HandshakeRefused("INFO names no role")
     if role != "master":
-        raise HandshakeRefused(f"{A_REPLICA} ({role} of {fields.get('master_host', 'unknown')})")
+        raise NotAMaster(f"a replica ({role} of {fields.get('master_host', 'unknown')})")
     return ".".join(filter(None, (run_id, fields.get("master_replid")))).encode()
 
 
 def accepted(answer: Any) -> Any:
     """It, unless it is an error. Raises HandshakeRefused."""
+    if isinstance(answer, ServerError):
+        raise ServerSaid(answer)
     if isinstance(answer, CallFailed):
         raise HandshakeRefused(str(answer))
     return answer

@@ -14,7 +14,7 @@ from msgspec import Struct
 from qim.adapters.redis.address import StoreAddress
 from qim.adapters.redis.blocking import parse_info
 from qim.adapters.redis.connection import RedisConnection
-from qim.adapters.redis.first_exchange import A_REPLICA, ServerFacts
+from qim.adapters.redis.first_exchange import NotAMaster, ServerFacts, ServerSaid
 from qim.adapters.redis.layout import INCARNATION_KEY, Call
 from qim.adapters.redis.outcomes import CallFailed
 from qim.adapters.start_refused import StartRefused
@@ -163,40 +163,47 @@ def not_standalone(mode: str, address: StoreAddress) -> StoreRefused:
     )
 
 
-def refusal_told_by(failure: str, address: StoreAddress) -> StoreRefused | None:
+def refusal_told_by(failure: Exception | None, address: StoreAddress) -> StoreRefused | None:
     """A failure of the first exchange that no waiting will mend: a cluster answers so before it can be asked its mode."""
-    word = failure.partition(" ")[0]
-    if word in ("CLUSTERDOWN", "MOVED", "ASK", "CROSSSLOT"):
-        return not_standalone("cluster", address)
-    if word in ("NOAUTH", "WRONGPASS", "NOPERM") or failure.startswith("ERR AUTH"):
-        return StoreRefused(
-            "redis_login",
-            f"the login to {address}",
-            got=failure,
-            expected="a user with every key, +@read +@write +@scripting +@connection +info +config|get +bgrewriteaof",
-            command=f"{address.redis_cli} acl list",
-        )
-    if any(reason in failure for reason in _TLS_REASONS):
-        return StoreRefused(
-            "redis_tls",
-            f"TLS with {address}",
-            got=failure,
-            expected="a certificate for this host from ca=FILE, and cert=FILE&key=FILE where it wants one of ours",
-            command=f"{address.redis_cli} ping",
-        )
-    if failure.startswith(A_REPLICA):
+    if isinstance(failure, ServerSaid):
+        return _said(failure, address)
+    if isinstance(failure, NotAMaster):
         return StoreRefused(
             "redis_replica",
             f"the role of {address}",
-            got=failure.removeprefix("READONLY "),
+            got=str(failure),
             expected="the master: what a replica holds may be behind, and nothing can be written to it",
             command=f"{address.redis_cli} role",
         )
-    if word == "ERR" and "max number of clients" not in failure:
+    # In words alone: what a server minds about our certificate comes as the end of a connection that stood.
+    if any(reason in str(failure) for reason in _TLS_REASONS):
+        return StoreRefused(
+            "redis_tls",
+            f"TLS with {address}",
+            got=str(failure),
+            expected="a certificate for this host from ca=FILE, and cert=FILE&key=FILE where it wants one of ours",
+            command=f"{address.redis_cli} ping",
+        )
+    return None
+
+
+def _said(failure: ServerSaid, address: StoreAddress) -> StoreRefused | None:
+    words = str(failure)
+    if failure.code in ("CLUSTERDOWN", "MOVED", "ASK", "CROSSSLOT"):
+        return not_standalone("cluster", address)
+    if failure.code in ("NOAUTH", "WRONGPASS", "NOPERM") or words.startswith("ERR AUTH"):
+        return StoreRefused(
+            "redis_login",
+            f"the login to {address}",
+            got=words,
+            expected="a user with every key, +@read +@write +@scripting +@connection +info +config|get +bgrewriteaof",
+            command=f"{address.redis_cli} acl list",
+        )
+    if failure.code == "ERR" and "max number of clients" not in words:
         return StoreRefused(
             "redis_first_exchange",
             f"the first exchange with {address}",
-            got=failure,
+            got=words,
             expected="INFO, GET, SCRIPT LOAD and BGREWRITEAOF answered",
             command=f"{address.redis_cli} info server",
         )

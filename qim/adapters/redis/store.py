@@ -16,7 +16,6 @@ from typing import Any, Final
 
 from qim.adapters import breakage
 from qim.adapters.redis.address import StoreAddress
-from qim.adapters.redis.append_only_file import PUT_OFF
 from qim.adapters.redis.codec import MalformedReply, decode, encode, run_id_named, too_large
 from qim.adapters.redis.connection import (
     NO_SCRIPT,
@@ -24,6 +23,7 @@ from qim.adapters.redis.connection import (
     ConnectionConfig,
     RedisConnection,
 )
+from qim.adapters.redis.first_exchange import FilePutOff
 from qim.adapters.redis.layout import Call, marker_of
 from qim.adapters.redis.outcomes import (
     CallFailed,
@@ -159,10 +159,10 @@ class RedisStore:
                 await connection.ready(min(timeout_ms, READY_LOOK_MS))
                 return
             except NotConnected:
-                refused = refusal_told_by(connection.last_failure, address)
+                refused = refusal_told_by(connection.failure, address)
                 if refused is not None:
                     raise refused from None
-            if connection.last_failure == PUT_OFF and snapshots > 0:
+            if isinstance(connection.failure, FilePutOff) and snapshots > 0:
                 snapshots -= 1
             else:
                 waits -= 1
