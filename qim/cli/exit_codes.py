@@ -23,8 +23,8 @@ MEANINGS: Final[dict[Exit, str]] = {
     "something fails; deadletter, repair, shard: something is left; config share: it has others, nothing "
     "was written; load: something acked was lost, doubled or out of order; up, serve: died or not drained in time",
     Exit.USAGE: "wrong usage, a start that is refused, or an order of somebody who is no admin; the message says what to do",
-    Exit.UNREACHABLE: "no server, or no answer in time; a send stays pending in the local store and goes out with the "
-    "device's next command",
+    Exit.UNREACHABLE: "no server, or no answer in time; a send that printed `pending` is kept in the local store and goes "
+    "out with the device's next command",
     Exit.INCOMPLETE: "audit: no orphan found, but not everything could be judged (INCOMPLETE); load: nothing acked was lost, "
     "but the run proves nothing (sends without an outcome, or a generator that was late)",
     Exit.INTERRUPTED: "interrupted by Ctrl-C (tail and chat end with 0: that is how one leaves them)",

@@ -1,5 +1,6 @@
 """Commands that go on until they are told to end: `qim tail`, and `qim chat` over pipes and on a terminal."""
 
+import base64
 import json
 import os
 import pty
@@ -73,6 +74,26 @@ def test_chat_over_pipes(data: str, user: int) -> None:
     assert again.returncode == 0, again.stderr
     assert "which one?" in again.stdout or "recalled" in again.stdout
     assert "1 conversation" in again.stdout
+
+
+@pytest.mark.parametrize("encoding", ["utf-8:strict", "utf-8:surrogateescape"])
+def test_what_is_no_text_is_sent_bit_for_bit(data: str, user: int, encoding: str) -> None:
+    """It was called kept and never sent, or ended the chat, as the locale would have it."""
+    peer = user + 1
+    command = ["chat", "--data", data, "--user", str(user), "--to", str(peer)]
+    done = subprocess.run(
+        [sys.executable, "-m", "qim", *command],
+        input=b"before\n\xff\xfe odd\nafter\n",
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": encoding},
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert b"not acked" not in done.stdout
+    came = run_qim("pull", "--data", data, "--user", str(peer), "--json").splitlines()
+    bodies = [json.loads(line).get("body_base64") for line in came]
+    assert bodies == [None, base64.b64encode(b"\xff\xfe odd").decode(), None]
 
 
 class Terminal:

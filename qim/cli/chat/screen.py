@@ -55,8 +55,10 @@ class PlainScreen:
 
     async def line(self) -> str | None:
         while True:
-            # A thread of its own: a pipe can be a file, which no event loop watches.
-            line: str = await asyncio.to_thread(sys.stdin.readline)
+            # A thread of its own: a pipe can be a file, which no event loop watches. Bytes that are no UTF-8 stay what they
+            # are, whatever the locale makes of them.
+            data: bytes = await asyncio.to_thread(sys.stdin.buffer.readline)
+            line = data.decode(errors="surrogateescape")
             if not line:
                 return None
             if line.strip():

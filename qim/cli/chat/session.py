@@ -23,7 +23,14 @@ from qim.cli.output import (
     printable,
     shown_body,
 )
-from qim.client import Client, NotConnected, SendFailed, SendStatus, Sent
+from qim.client import (
+    Client,
+    LocalStoreUnusable,
+    NotConnected,
+    SendFailed,
+    SendStatus,
+    Sent,
+)
 from qim.client.results import state_text
 from qim.core.client.vocabulary import ClientState
 from qim.core.contract.entities import MessageKind
@@ -188,6 +195,8 @@ class Session:
                 self._remark(f"not connected: {error}")
             except TimeoutError:
                 self._remark("no answer in time; it may still be done")
+            except LocalStoreUnusable as error:
+                self._remark(str(error))
             return
         self._send(line.removeprefix("/"))
 
@@ -205,13 +214,15 @@ class Session:
     async def _settle(self, key: bytes, room: Room, text: str) -> None:
         try:
             sent = await self._client.send(
-                text,
+                text.encode(
+                    errors="surrogateescape"
+                ),  # what is no text is sent bit for bit, as `qim send` does
                 to=room.peer or None,
                 conversation_id=None if room.peer else room.conversation_id,
                 client_message_id=key,
                 timeout=SETTLE_SECONDS,
             )
-        except (SendFailed, NotConnected) as error:
+        except (SendFailed, NotConnected, LocalStoreUnusable) as error:
             sent = Sent(client_message_id=key, status=SendStatus.FAILED, code=str(error))
         if sent.status is SendStatus.PENDING:
             return
