@@ -5,7 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 from qim.core.ports.completion import Failed, Fenced, StoreReset
 from qim.core.ports.store_audit import AdvanceCoverage, OpenCoverage
-from qim.core.ports.store_history import OpenArchive
+from qim.core.ports.store_history import (
+    CommitArchive,
+    OpenArchive,
+    RestoreConversations,
+    TrimHot,
+)
 from qim.core.ports.store_mailbox import (
     AppendEntries,
     ClaimDispatches,
@@ -23,11 +28,13 @@ from qim.core.ports.store_message import (
     MembershipChange,
     OpenShard,
     OpenSource,
+    ReadHistory,
+    ReadMembership,
     ReadPending,
     ReserveAndRecord,
     WriteHeads,
 )
-from qim.core.ports.store_session import OpenSession
+from qim.core.ports.store_session import ApplyStates, OpenSession, ProjectDispatches
 from qim.sim.history import History
 from qim.sim.node import Host
 
@@ -41,22 +48,35 @@ _WRITER = (
     MarkCommitted,
     MarkRefused,
     MembershipChange,
+    ReadHistory,
+    ReadMembership,
     ReadPending,
     ReserveAndRecord,
+    RestoreConversations,
+    TrimHot,
     WriteHeads,
 )
 _MAILBOX = (AppendEntries, ClaimDispatches, FinishDispatches, RaiseFloor, TrimMailbox)
 
 _SOURCES = (OpenSource, CommitSource)
 _AUDITS = (OpenCoverage, AdvanceCoverage)
-_FENCED = (*_WRITER, CommitSource, *_MAILBOX, AdvanceCoverage)
+_SESSIONS = (OpenSession, ProjectDispatches, ApplyStates)
+_ARCHIVES = (OpenArchive, CommitArchive)
+FENCED = (
+    *_WRITER,
+    CommitSource,
+    *_MAILBOX,
+    *_SESSIONS[1:],
+    CommitArchive,
+    AdvanceCoverage,
+)
 _FAMILY: dict[type, str] = {
     **dict.fromkeys((OpenShard, *_WRITER), "writer"),
     **dict.fromkeys(_SOURCES, "fanout"),
     **dict.fromkeys(_AUDITS, "auditor"),
     **dict.fromkeys((OpenMailbox, *_MAILBOX), "mailbox"),
-    OpenSession: "session",
-    OpenArchive: "archiver",
+    **dict.fromkeys(_SESSIONS, "session"),
+    **dict.fromkeys(_ARCHIVES, "archiver"),
 }
 _REFUSED = (Failed, Fenced, StoreReset)
 
@@ -72,7 +92,7 @@ class Fences:
         self.history = history
         for kind in OPENS:
             history.on_store.setdefault(kind, []).append(self.on_open)
-        for fenced in _FENCED:
+        for fenced in FENCED:
             history.on_store.setdefault(fenced, []).append(self.on_request)
 
     def on_open(self, host: Host, request: Any, answer: Any) -> None:

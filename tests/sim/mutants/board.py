@@ -320,6 +320,24 @@ def _fences() -> list[Mutant]:
             _unfenced("advance_coverage"),
         ),
         mutant(
+            "projection_unfenced",
+            "pipeline §§0, 4: the projection has a checkpoint of its own, fenced",
+            {"fences"},
+            {**_unfenced("project_dispatches"), **_unfenced("apply_states")},
+        ),
+        mutant(
+            "archiver_unfenced",
+            "pipeline §§0, 5: an archiver that slept beyond its lease moves no position",
+            {"fences"},
+            _unfenced("commit_archive"),
+        ),
+        mutant(
+            "trim_and_reads_unfenced",
+            "pipeline §0: scripts keep the highest epoch of a resource, those that trim and read too",
+            {"fences"},
+            {**_unfenced("trim_hot"), **_unfenced("read_history"), **_unfenced("read_membership")},
+        ),
+        mutant(
             "epoch_of_two_owners",
             "pipeline §0: an epoch must exceed every epoch visible, and one that stands already is another's",
             {"fences"} | TWICE | LOST,
