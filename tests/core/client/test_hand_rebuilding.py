@@ -162,6 +162,16 @@ def test_a_rebuild_whose_target_is_overtaken_saves_the_newest() -> None:
     assert store.state is LocalState.ONLINE
 
 
+def test_a_rebuild_that_is_cut_does_not_run_after_what_came_since() -> None:
+    """The first connection's sync_to_seq is what it must reach: on a busy lane the next one's would never be."""
+    hand = rebuilding()
+    assert hand.store.target == SEQ
+    hand.hang_up()
+    hand.advance(1_000)
+    hand.syncing(sync_to_seq=SEQ + 100)
+    assert (hand.store.state, hand.store.target) == (LocalState.REBUILDING, SEQ)
+
+
 def test_unwanted_pages_that_can_not_be_stored_change_nothing() -> None:
     hand, save = cut_while_saving()
     hand.step(Failed(op=save.op, why=FailReason.UNREACHABLE))

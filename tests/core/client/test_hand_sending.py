@@ -189,6 +189,33 @@ def test_errors_for_rows_that_ended_meanwhile_change_nothing() -> None:
     assert len(hand.told(SendSettled)) == 1
 
 
+@pytest.mark.parametrize(
+    "code",
+    [ErrorCode.INTERNAL, ErrorCode.UNAUTHENTICATED, ErrorCode.TOKEN_EXPIRED, ErrorCode.TIMEOUT_UNKNOWN, 999],
+)  # fmt: skip
+def test_a_refusal_that_says_nothing_of_the_row_is_not_its_end(code: int) -> None:
+    hand = hand_in(ClientState.ONLINE)
+    hand.send(1)
+    ((first, request),) = hand.said(SendMessage)
+    hand.hear(Error(code=code, message=""), request=request)
+    hand.advance(1_000)
+    ((again, _),) = hand.said(SendMessage)
+    assert again == first
+    assert not hand.told(SendSettled)
+
+
+def test_a_row_is_not_sent_again_sooner_than_the_server_asks() -> None:
+    hand = hand_in(ClientState.ONLINE)
+    hand.send(1)
+    ((_, request),) = hand.said(SendMessage)
+    refusal = Error(code=ErrorCode.RATE_LIMITED, message="", retry_after_ms=5_000)
+    hand.hear(refusal, request=request)
+    hand.advance(4_999)
+    assert not hand.said(SendMessage)
+    hand.advance(1)
+    assert len(hand.said(SendMessage)) == 1
+
+
 def test_a_foreign_copy_with_our_key_settles_nothing() -> None:
     hand = hand_in(ClientState.ONLINE)
     hand.send(1)

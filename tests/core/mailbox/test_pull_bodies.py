@@ -6,7 +6,9 @@ from qim.core.contract.entities import MessageKind, RetentionClass
 from qim.core.contract.kinds import Tombstone
 from qim.core.contract.rpc import PullAnswer
 from qim.core.contract.sequences import mailbox_seq
+from qim.core.mailbox.bodies import BodyCache, body_of_dispatch
 from qim.core.ports.archive import ReadArchiveBodies
+from qim.core.ports.completion import StoreReset, StoreRole
 from qim.core.ports.log import Fetch
 from qim.core.ports.store_history import ReadOverlays
 from qim.core.ports.store_mailbox import ReadMailboxes
@@ -54,6 +56,32 @@ def test_found_bodies_are_kept_within_bounds() -> None:
     pull(bench, cursor(START))
     bench.bodies.clear()
     assert pull(bench, cursor(START)).entries[0].body == b"body"
+
+
+def test_the_body_unused_for_longest_makes_room() -> None:
+    items = list(numbered(3))
+    bodies = {item.message_id: body_of_dispatch(item, CONFIG.retention) for item in items}
+    cache = BodyCache(sum(body.size() for body in list(bodies.values())[:2]))
+    first, second, third = bodies
+    for name in (first, second):
+        cache.keep(name, bodies[name])
+    assert cache.find(first) is not None
+    cache.keep(third, bodies[third])
+    cache.check()
+    assert [cache.find(name) is not None for name in bodies] == [True, False, True]
+    assert cache.find(second) is None
+
+
+def test_bodies_of_a_store_that_was_reset_are_read_anew() -> None:
+    bench = running(dispatch(0, users=(1,), inline=False), hot=b"body")
+    pull(bench, cursor(START))
+    bench.step(StoreReset(op=None, store=StoreRole.MESSAGE))
+    ask(bench, cursor(START))
+    asked = 0
+    while reads := [effect for effect in bench.waiting if not bench.parked(effect)]:
+        asked += isinstance(reads[0], ReadBodies)
+        bench.answer(reads[0], "done")
+    assert asked == 1
 
 
 def test_long_pages_are_joined_in_bounded_reads() -> None:
