@@ -5,6 +5,7 @@ import re
 import pytest
 from msgspec.structs import replace
 
+from qim.core.contract.invariants import Invariant
 from qim.core.ports.log import Topic
 from qim.sim.campaign import merged
 from qim.sim.census import SEEDS, SOMETIMES, forbidden, unreached
@@ -82,6 +83,9 @@ DETECTED: dict[str, tuple[Fault, ...]] = {
     "the outbox lost its tail before anybody read it": stopped(
         *READERS, fault=cut(Topic.OUTBOX, at_ms=1_300)
     ),
+    "the outbox lost its tail before anybody read it and behind the last send": stopped(
+        *READERS, fault=cut(Topic.OUTBOX, at_ms=7_500)
+    ),
     "the outbox grew again while its writer was down": (
         *DOWN,
         *stopped(*READERS, fault=cut(Topic.OUTBOX, at_ms=2_500, refilled=True)),
@@ -96,6 +100,8 @@ WRITER_SEES = {
     "the outbox grew again while its writer was down": "outbox_truncated",
 }
 """Where readers that sleep have read nothing of what is gone, the outbox's only appender tells of it."""
+AUDIT_SEES = {"the outbox lost its tail before anybody read it and behind the last send"}
+"""Nor does anybody append: nothing meets the end of the log but the audit, by the facts."""
 NEVER_THERE = {"delivered", "unanswered"}
 """The mailbox shard stands: what the log lost is on no device, and who asks the shard waits."""
 NEVER_DISPATCHED = {"delivered", "mailbox", "session_order", "local_unread"}
@@ -112,6 +118,11 @@ LOSS: dict[str, set[str]] = {
     "the outbox lost its tail": {*NEVER_DISPATCHED, "archived", *WRITER_STANDS},
     "the outbox lost its tail and grew again": {*NEVER_DISPATCHED, "archived"},
     "the outbox lost its tail before anybody read it": {"delivered", *WRITER_STANDS, *NEVER_READ},
+    "the outbox lost its tail before anybody read it and behind the last send": {
+        *NEVER_DISPATCHED,
+        "archived",
+        "position_mismatch",
+    },
     "the outbox grew again while its writer was down": {"delivered", *WRITER_STANDS, *NEVER_READ},
     "a dispatch log lost its tail": {*NEVER_THERE, "position_mismatch", "state_settled"},
     "a dispatch log lost its tail and grew again": {*NEVER_THERE, "position_mismatch"},
@@ -124,6 +135,8 @@ REPLACED = {name for name in DETECTED if "retention" not in name}
 
 def expected_of(name: str) -> str:
     """The check that must fire."""
+    if name in AUDIT_SEES:
+        return Invariant.ORPHAN_DISPATCH
     return WRITER_SEES.get(name, DETECTED[name][-1].expected())
 
 

@@ -147,19 +147,31 @@ class DispatchWalk:
         self._number += 1
 
     def _ask_records(self, window: _Window) -> None:
-        """Ask for the outbox records named; those outside the audited range are not judged."""
+        """Ask for the outbox records named; those below the audited range are not judged, those behind it must be there."""
         wanted: dict[int, list[int]] = {}
+        behind: dict[int, int] = {}
         for _, dispatch in window.dispatches:
             if self._inside(dispatch):
                 wanted.setdefault(dispatch.source_partition, []).append(dispatch.source_offset)
+            elif self._behind(dispatch):
+                behind[dispatch.source_partition] = max(
+                    behind.get(dispatch.source_partition, 0), dispatch.source_offset
+                )
         for partition, offsets in sorted(wanted.items()):
             self._evidence.lookup.want(Topic.OUTBOX, partition, offsets)
+        for partition, offset in sorted(behind.items()):
+            self._evidence.ask_end(partition, offset)
 
     def _inside(self, dispatch: GroupDispatch) -> bool:
         if not 0 <= dispatch.source_partition < len(self._run.partitions):
             return False
         cut = self._run.partitions[dispatch.source_partition]
         return cut.start <= dispatch.source_offset < cut.end
+
+    def _behind(self, dispatch: GroupDispatch) -> bool:
+        if not 0 <= dispatch.source_partition < len(self._run.partitions):
+            return False
+        return dispatch.source_offset >= self._run.partitions[dispatch.source_partition].end
 
     def _stored(self, dispatch: GroupDispatch) -> StoredRecord | Absence | None:
         """What stands where its source offset points; None: not read."""
@@ -186,6 +198,16 @@ class DispatchWalk:
             self._finding(OrphanKind.DISPATCH_WITHOUT_RECORD, offset, dispatch, detail)
         elif self._inside(dispatch):
             self._judge_source(offset, dispatch)
+        elif self._behind(dispatch):
+            self._judge_behind(offset, dispatch)
+
+    def _judge_behind(self, offset: int, dispatch: GroupDispatch) -> None:
+        """Its record came after the cut, or was lost with the log's tail."""
+        number, place = dispatch.source_partition, dispatch.source_offset
+        end = self._evidence.lost_from(number, place)
+        if end is not None:
+            detail = f"its record stood at {place} of outbox {number}, which ends at {end}"
+            self._finding(OrphanKind.DISPATCH_WITHOUT_RECORD, offset, dispatch, detail)
 
     def _judge_source(self, offset: int, dispatch: GroupDispatch) -> None:
         place = f"outbox {dispatch.source_partition} offset {dispatch.source_offset}"

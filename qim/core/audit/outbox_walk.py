@@ -23,6 +23,7 @@ from qim.core.machine import Ms
 from qim.core.ports.log import Fetched, StoredRecord, Topic
 from qim.core.ports.store_mailbox import ProgressRead, ReadProgress, ReadShardState
 from qim.core.ports.store_message import ReadSource, SourceRead
+from qim.core.position import record_digest
 
 
 class _Phase(IntEnum):
@@ -137,6 +138,9 @@ class OutboxWalk:
 
     def _ask_receipts(self, window: Window) -> None:
         cut = window.cut
+        self._evidence.walked[cut.number] = record_digest(
+            window.fetched[window.high - window.low - 1]
+        )
         self._ask_receipt_page(window, window.low)
         self._evidence.versions.want(
             (cut.number, item.entry.record) for item in window.items if item.entry is not None

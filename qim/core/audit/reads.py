@@ -94,6 +94,18 @@ class FactsAfter(Struct, frozen=True, array_like=True, gc=False):
     after: bytes
 
 
+class EndNow(Struct, frozen=True, array_like=True, gc=False):
+    """Where an outbox partition ends by now, for what is named beyond the cut: later than it, or lost."""
+
+    number: int
+
+
+class StillThere(Struct, frozen=True, array_like=True, gc=False):
+    """The last record that was walked of an outbox partition."""
+
+    number: int
+
+
 class OpeningOf(Struct, frozen=True, array_like=True, gc=False):
     """The fence of an outbox partition's CoverageCursor is raised."""
 
@@ -118,6 +130,8 @@ Purpose = (
     | MailboxPage
     | ProgressOf
     | FactsAfter
+    | EndNow
+    | StillThere
     | OpeningOf
     | CoverageOf
 )
@@ -149,6 +163,8 @@ def describe(purpose: Purpose) -> str:
             return f"progress of mailbox shard {purpose.number}"
         case FactsAfter():
             return f"facts of writer shard {purpose.number}"
+        case EndNow() | StillThere():
+            return f"end of outbox {purpose.number}"
         case OpeningOf():
             return f"opening of the coverage of outbox {purpose.number}"
         case _:

@@ -33,6 +33,7 @@ from qim.core.ports.store_message import (
     SourceRead,
     VersionsRead,
 )
+from qim.core.position import is_other
 
 SHARDS: Final = 4
 PARTITIONS: Final = 2
@@ -193,6 +194,9 @@ class Services:
         common = {"op": request.op, "topic_id": b"", "start": log.start, "end": log.end}
         if not log.start <= request.offset <= log.end:
             return OutOfRange(**common)
+        before = log.records(request.offset - 1, 1) if request.offset > log.start else ()
+        if before and is_other(request.before, before[0]):
+            return OutOfRange(**common, other_record=True)
         limit = min(request.limit, self.fetch_limit)
         return Fetched(**common, records=log.records(request.offset, limit))
 
