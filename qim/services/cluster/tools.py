@@ -13,7 +13,7 @@ import uvloop
 from qim.adapters.reporting import SILENT
 from qim.core.audit import AuditReport
 from qim.core.ports.log import Topic
-from qim.services.cluster.adapters import Open, Opened, Told, open_adapters
+from qim.services.cluster.adapters import Open, Opened, Told, open_adapters, open_archive
 from qim.services.hosting import Deployment, Hosting
 from qim.services.mending import Mender, MendOrder, mended
 from qim.services.observation import LogSink, ProcessObserver
@@ -42,6 +42,9 @@ async def carried_out(
     try:
         parameters = settings.parameters()
         tiered = parameters.message_store_backend == "tiered"
+        if tiered and order.what == "outbox" and opened.ports.archive is None:
+            # How far a log must be filled up is the archive's to say too; no other order needs it to be there.
+            opened.ports.archive = await open_archive(settings, loop, opened)
         mender = Mender(opened.ports, parameters, tiered=tiered)
         found = await mended(order, mender, lambda: _audit(settings, opened))
         topic = MENDED_TOPIC.get(order.what)

@@ -94,10 +94,24 @@ async def _servers(settings: Settings, *, deep: bool, tiered: bool) -> list[Find
                 found += await shards.lags(mender, parameters, tiered=tiered)
                 found += await halted(mender)
                 if deep:
-                    found += await shards.wholeness(mender)
+                    found += await _wholeness(settings, opened, mender, tiered=tiered)
         finally:
             await opened.close()
     return found
+
+
+async def _wholeness(
+    settings: Settings, opened: Opened, mender: Mender, *, tiered: bool
+) -> list[Finding]:
+    """How far an outbox reached is the archive's to say too; why it can't be opened is told where it is looked at."""
+    if tiered:
+        loop = asyncio.get_running_loop()
+        try:
+            opened.ports.archive = await open_archive(settings, loop, opened)
+        except StartRefused:
+            do = "mend the archive first"
+            return [fail("positions against their logs (--deep)", "not looked at", do, "archive")]
+    return await shards.wholeness(mender)
 
 
 async def _opened(settings: Settings, role: ServiceRole) -> Opened:
