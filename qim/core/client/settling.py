@@ -211,6 +211,14 @@ class Settling:
             del self._context.waits[request]
 
 
+def is_passing(code: int) -> bool:
+    """Is it of the moment, and no fault of what was asked: the same question may be answered later."""
+    try:
+        return ERROR_MEANINGS[ErrorCode(code)].retry
+    except ValueError:
+        return False
+
+
 def may_help(code: int) -> bool:
     """Can the same request, sent again, end otherwise; a code we don't know says nothing."""
     try:

@@ -64,6 +64,8 @@ class ClientConfig(Struct, frozen=True, kw_only=True):
     mark_tickets_max: int = 1_000
     state_sync_every_ms: int = 60_000
     """What the user's other devices read, pinned or muted is asked for so often while connected."""
+    fill_tries_max: int = 5
+    """So often a conversation is asked for whose history the server can't read; then its unread stays a lower bound."""
     settled_after_ms: int = 60_000
     """A message sent longer ago that a complete page of history doesn't show is visible no more (expired)."""
 

@@ -13,6 +13,7 @@ from collections import deque
 from enum import IntEnum
 
 from qim.core.client.context import ClientContext, HistorySaving, RowsReading, Wait, WaitKind
+from qim.core.client.settling import is_passing
 from qim.core.client.translation import message_of_record
 from qim.core.contract.errors import ErrorCode
 from qim.core.contract.frames import HistoryBatch, HistoryDirection, PullHistory
@@ -130,12 +131,13 @@ class Walk:
             self._left = self._need()
 
     def page_refused(self, wait: Wait, code: int, retry_after_ms: int) -> None:
-        """A conversation that is no longer ours is passed over; anything else is tried again."""
+        """A conversation that is no longer ours is passed over; anything else is tried again, for unread not for ever."""
         assert self.busy and self._queue[0][0] == wait.key, "a wait ends with its connection"
         self.busy = False
-        if code in _GONE:
+        if code in _GONE or self._is_unreadable(code):
             self._queue.popleft()
             self._left = self._need()
+            self._tries = 0
         else:
             self._pause(retry_after_ms)
 
@@ -144,6 +146,12 @@ class Walk:
         if walk == self._number and self.busy:
             self.busy = False
             self._pause(0)
+
+    def _is_unreadable(self, code: int) -> bool:
+        """Does one conversation keep the unread of all others waiting. A rebuild waits: passed over, its history would be lost."""
+        if self.kind is WalkKind.REBUILD or is_passing(code):
+            return False
+        return self._tries + 1 >= self._context.config.fill_tries_max
 
     def _need(self) -> int:
         """Records that decide an unread count: one more than its window."""
