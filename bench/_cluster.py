@@ -19,6 +19,7 @@ AS_IN_LIFE: Final = {
     "QIM_LEASE_MARGIN_MS": "1000",
 }
 ROLES: Final = ("gateway", "writer", "fanout", "mailbox", "session")
+BESIDE: Final = ("archiver", "auditor")
 BUCKET: Final = re.compile(r"^(qim_\w+)_bucket\{(.*)\} (\S+)$")
 LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
 
@@ -28,13 +29,18 @@ Buckets = dict[tuple[str, str], dict[float, float]]
 
 @contextlib.contextmanager
 def cluster_of(
-    each: int, brokers: int, *, settings: Mapping[str, str] = AS_IN_LIFE
+    each: int, brokers: int, *, settings: Mapping[str, str] = AS_IN_LIFE, whole: bool = False
 ) -> Iterator[Cluster]:
-    """``each`` processes of every role on fresh servers, all gone afterwards."""
+    """``each`` processes of every role that carries messages, on fresh servers, all gone afterwards.
+
+    ``whole``: of archivers and auditors too, with Cassandra behind.
+    """
     folder = Path(tempfile.mkdtemp(prefix="qim-bench-"))
+    counts = dict.fromkeys((*ROLES, *BESIDE) if whole else ROLES, each)
     try:
-        counts = dict.fromkeys(ROLES, each)
-        with Cluster(folder, counts=counts, brokers=brokers, settings=settings) as cluster:
+        with Cluster(
+            folder, counts=counts, brokers=brokers, settings=settings, tiered=whole, lent=False
+        ) as cluster:
             yield cluster
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -51,6 +57,8 @@ def pids(cluster: Cluster) -> dict[str, list[int]]:
         found["kafka"].append(broker.process.pid)
     if cluster.etcd is not None:
         found["etcd"].append(cluster.etcd.process.pid)
+    if cluster.cassandra is not None:
+        found["cassandra"].append(cluster.cassandra.process.pid)
     return found
 
 

@@ -1,17 +1,23 @@
 """How long until messages flow again after SIGKILL: devices of the SDK that send all the while, each ack and arrival timed.
 
 A lane is one user writing to the next. Recovered is a lane when a message that was DUE after the kill is acked (``ack_s``)
-and has arrived at the other user (``end_s``); the figure is that of the last lane, so a shard nobody serves is seen.
+and has arrived at the other user (``end_s``); the figure is that of the last lane, so a shard nobody serves is seen. Where
+a role does something else than carry messages, ``own_s`` is when that was done again for the last lane (_own_work.py).
 """
 
 import asyncio
+import contextlib
+import itertools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from _own_work import OWN_WORK
+
 from qim.client import Client, SendStatus
+from qim.core.ports.local_store import Coordinates
 from tests.integration.cluster.cluster import PARTITIONS, SHARDS, Cluster
 from tests.integration.cluster.role_process import RoleProcess
 from tests.integration.raw_client import token
@@ -21,7 +27,18 @@ PAUSE_SECONDS: Final = 0.25
 PATIENCE_SECONDS: Final = 180.0
 CALM_SECONDS: Final = 3.0
 LOOK_SECONDS: Final = 0.05
-LEASED: Final = {"writer": PARTITIONS, "fanout": PARTITIONS, "mailbox": SHARDS, "session": SHARDS}
+LEASED: Final = {
+    "writer": PARTITIONS,
+    "fanout": PARTITIONS,
+    "mailbox": SHARDS,
+    "session": SHARDS,
+    "archiver": PARTITIONS,
+    "auditor": 1,
+}
+
+
+_first_users = itertools.count(50_100, 100)
+"""Of a cluster that lives on from round to round: who was told something before is told it again on a new device."""
 
 
 class Lanes:
@@ -35,6 +52,7 @@ class Lanes:
         self.due: dict[tuple[int, int], float] = {}
         self.acked: dict[tuple[int, int], float] = {}
         self.arrived: dict[tuple[int, int], float] = {}
+        self._stands: dict[tuple[int, int], Coordinates] = {}
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator["Lanes"]:
@@ -64,6 +82,20 @@ class Lanes:
                     return {"ack_s": ack, "end_s": end}
                 await asyncio.sleep(LOOK_SECONDS)
 
+    async def placed(self, killed_at: float) -> dict[int, Coordinates]:
+        """user who receives → where the first message due after the kill stands, once each lane has one."""
+        while True:
+            first: dict[int, tuple[int, int]] = {}
+            for at in sorted(self._stands):
+                if self.due[at] > killed_at:
+                    first.setdefault(at[0], at)
+            if len(first) == LANES:
+                return {self._peer(lane): self._stands[at] for lane, at in first.items()}
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def _peer(self, lane: int) -> int:
+        return self._users[(lane + 1) % LANES]
+
     def _first(self, times: dict[tuple[int, int], float], after: float) -> dict[int, float]:
         found: dict[int, float] = {}
         for (lane, number), at in times.items():
@@ -72,7 +104,7 @@ class Lanes:
         return found
 
     async def _write(self, lane: int, client: Client, sends: asyncio.TaskGroup) -> None:
-        peer, number = self._users[(lane + 1) % LANES], 0
+        peer, number = self._peer(lane), 0
         while not self._stop.is_set():
             number += 1
             self.due[lane, number] = time.monotonic()
@@ -83,6 +115,8 @@ class Lanes:
         sent = await client.send(f"{at[0]} {at[1]}", to=peer, timeout=PATIENCE_SECONDS)
         if sent.status is SendStatus.ACKED:
             self.acked[at] = time.monotonic()
+            assert sent.coordinates is not None
+            self._stands[at] = sent.coordinates
 
     async def _read(self, client: Client) -> None:
         async for message in client.messages():
@@ -105,49 +139,77 @@ async def recoveries(
 ) -> dict[str, dict[str, Any]]:
     """After the kill of one of two processes of each role, and of each server (started again at once)."""
     told: dict[str, dict[str, Any]] = {}
-    first_user = 50_000
     for name, kill, mend in (*_of_roles(cluster), *_of_servers(cluster)):
-        first_user += 100
+        first_user = next(_first_users)
         stores = folder / f"{first_user}"
         stores.mkdir(parents=True)
         await _calm(cluster)
         async with Lanes(cluster, stores, first_user).running() as lanes:
             await lanes.recovered(time.monotonic())
             await asyncio.sleep(CALM_SECONDS)
-            killed_at = time.monotonic()
-            kill()
+            killed_at = await asyncio.to_thread(kill)
             mending = asyncio.ensure_future(mend(False))
-            try:
-                told[name] = dict(await lanes.recovered(killed_at))
-            except TimeoutError:
-                told[name] = {"ack_s": None, "end_s": None, "not_after_s": PATIENCE_SECONDS}
+            told[name] = await _figures(cluster, lanes, name, killed_at)
             await mending
             await mend(True)
         say(f"{name}: {told[name]}")
     return told
 
 
+async def _figures(cluster: Cluster, lanes: Lanes, name: str, killed_at: float) -> dict[str, Any]:
+    """None: not within PATIENCE_SECONDS."""
+    told: dict[str, Any] = {"ack_s": None, "end_s": None, "own_s": None}
+    own = OWN_WORK.get(name)
+    async with asyncio.TaskGroup() as tasks:
+
+        async def carried() -> None:
+            with contextlib.suppress(TimeoutError):
+                told.update(await lanes.recovered(killed_at))
+
+        async def done() -> None:
+            if own is not None:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(PATIENCE_SECONDS):
+                        told["own_s"] = await own(cluster, lanes, killed_at)
+
+        tasks.create_task(carried())
+        tasks.create_task(done())
+    if own is None:
+        del told["own_s"]
+    return told
+
+
+Kill = Callable[[], float]
+"""When it was, by the monotonic clock."""
 Mend = Callable[[bool], Awaitable[None]]
 """Called at once with False, and with True when the figures are taken."""
 
 
-def _of_roles(cluster: Cluster) -> list[tuple[str, Callable[[], None], Mend]]:
+def _of_roles(cluster: Cluster) -> list[tuple[str, Kill, Mend]]:
     """The other process of the role takes over; the killed one comes back afterwards."""
-    return [
-        (victim.role, victim.kill, _restart_later(victim))
-        for victim in (cluster.process(f"{role}-1") for role in (*LEASED, "gateway"))
-    ]
+    return [(role, *_killed(cluster, role)) for role in (*LEASED, "gateway")]
 
 
-def _restart_later(victim: RoleProcess) -> Mend:
+def _killed(cluster: Cluster, role: str) -> tuple[Kill, Mend]:
+    """Of two that share by their names' chance: the one that holds more when the time has come."""
+    victims: list[RoleProcess] = []
+
+    def kill() -> float:
+        held = {one.name: one.metric("qim_leases_held", role) for one in cluster.roles(role)}
+        victim = max(cluster.roles(role), key=lambda one: held[one.name])
+        victims.append(victim)
+        killed_at = time.monotonic()
+        victim.kill()
+        return killed_at
+
     async def mend(after: bool) -> None:
         if after:
-            await victim.started()
+            await victims[0].started()
 
-    return mend
+    return kill, mend
 
 
-def _of_servers(cluster: Cluster) -> list[tuple[str, Callable[[], None], Mend]]:
+def _of_servers(cluster: Cluster) -> list[tuple[str, Kill, Mend]]:
     """Each comes back at once, as its supervisor would have it; its own start is part of the figure."""
     servers = {
         "redis messages": cluster.message_redis.process,
@@ -156,16 +218,23 @@ def _of_servers(cluster: Cluster) -> list[tuple[str, Callable[[], None], Mend]]:
     }
     if cluster.etcd is not None:
         servers["etcd"] = cluster.etcd.process
+    if cluster.cassandra is not None:
+        servers["cassandra"] = cluster.cassandra.process
 
-    def restart(name: str) -> Mend:
+    def killed(name: str) -> tuple[Kill, Mend]:
+        def kill() -> float:
+            killed_at = time.monotonic()
+            servers[name].kill()
+            return killed_at
+
         async def mend(after: bool) -> None:
             if not after:
                 servers[name].launch()
                 await asyncio.to_thread(servers[name].wait_ready)
 
-        return mend
+        return kill, mend
 
-    return [(name, server.kill, restart(name)) for name, server in servers.items()]
+    return [(name, *killed(name)) for name in servers]
 
 
 async def _calm(cluster: Cluster) -> None:

@@ -8,8 +8,10 @@ process, plaintext. First every device keeps ``--window`` sends in flight: the m
 open loop: latencies from the due time (ack, push, end_to_end, ping as the control group, generator: the bench's own
 lateness) and the server's own stage histograms over the same span. CPU is that of all processes and servers, by /proc.
 
-Recovery, on a cluster with two processes a role: SIGKILL of one process of each role (the other takes over when the lease
-ends) and of each server (started again at once): seconds until every lane is acked, and delivered, again.
+Recovery, on a cluster with two processes a role, archivers and auditors too, over Cassandra: SIGKILL of one process of each
+role (the other takes over when the lease ends) and of each server (started again at once): seconds until every lane is
+acked, and delivered, again; and until the role's own work is done again, where that is another: sessions list, archivers
+archive, the auditor audits.
 
 Clients, processes and servers share the machine: only the figures per CPU-second can be compared between machines.
 """
@@ -203,7 +205,7 @@ def recovery(args: argparse.Namespace) -> list[dict[str, dict[str, Any]]]:
     folder = Path(tempfile.mkdtemp(prefix="qim-bench-"))
     found = []
     try:
-        with cluster_of(2, 1, settings=leases) as cluster:
+        with cluster_of(2, 1, settings=leases, whole=True) as cluster:
             for number in range(args.recovery):
                 say(f"recovery, round {number + 1}")
                 found.append(asyncio.run(recoveries(cluster, folder / str(number), say)))
@@ -230,12 +232,11 @@ def table(sides: dict[str, dict[str, Any]], rounds: int) -> str:
 def recovery_table(rounds: list[dict[str, dict[str, Any]]]) -> tuple[dict[str, Any], str]:
     """Medians, and as text."""
     medians = {name: median_of([one[name] for one in rounds]) for name in rounds[0]}
-    lines = [f"{'killed':>20}{'ack_s':>10}{'end_s':>10}"]
+    figures = ("ack_s", "end_s", "own_s")
+    lines = [f"{'killed':>20}" + "".join(f"{name:>10}" for name in figures)]
     for name, row in medians.items():
-        cells = [
-            f"{row[k]:>10.1f}" if row[k] is not None else f"{'never':>10}"
-            for k in ("ack_s", "end_s")
-        ]
+        shown = {k: "never" if row[k] is None else f"{row[k]:.1f}" for k in row}
+        cells = [f"{shown.get(figure, '–'):>10}" for figure in figures]
         lines.append(f"{name:>20}" + "".join(cells))
     return medians, "\n".join(lines)
 
