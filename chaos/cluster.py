@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from chaos.clocked import CLOCK_VARIABLE, write_offset
 from chaos.proxy import Proxy
 from chaos.reports import report_of
@@ -19,6 +21,8 @@ from chaos.stores import StoreReader
 from qim.adapters.cassandra import CassandraArchive
 from qim.adapters.cassandra.settings import settings_from
 from qim.adapters.etcd import EtcdRegistry
+from qim.adapters.kafka.cluster import BrokerGone
+from qim.adapters.kafka.cluster import Cluster as KafkaView
 from qim.adapters.kafka.log import KafkaLog
 from qim.adapters.redis.address import StoreAddress
 from qim.adapters.rpc.admin import AuditorUnreachable
@@ -43,6 +47,7 @@ TIERED_COUNTS: Final[Mapping[str, int]] = {**COUNTS, "archiver": 2}
 ROOT: Final = Path(__file__).resolve().parent.parent
 ANSWER_SECONDS: Final = 60.0
 LOOK_SECONDS_MAX: Final = 8.0
+LEADER_MS: Final = 3_000
 FETCH_RECORDS: Final = 1_000
 FETCH_BYTES: Final = 4 << 20
 
@@ -113,6 +118,20 @@ class ChaosCluster(Cluster):
         ahead = int.from_bytes(path.read_bytes(), "little", signed=True) + by_ms
         write_offset(path, ahead)
         return ahead
+
+    async def leading(self, topic: Topic, partition: int) -> Any:
+        """The broker that leads it now, as the others tell; None where nobody does, or nobody tells soon."""
+        settings = replace(self.kafka_settings(), start_ms=LEADER_MS)
+        name = settings.name_of(topic)
+        view = KafkaView(settings, asyncio.get_running_loop(), [name])
+        try:
+            await view.start()
+            leader = view.leader(name, partition)
+        except BrokerGone:
+            return None
+        finally:
+            await view.close()
+        return None if leader is None else self.kafka[leader.node - 1]
 
     def redis(self, number: int) -> RedisServer:
         """0: of messages, 1: of mailboxes."""

@@ -171,19 +171,27 @@ class ClusterInjector:
         await asyncio.to_thread(flush)
 
     async def _leader_change(self, fault: LeaderChange) -> End:
-        """A broker of several is killed: partitions that it led elect others; it comes back at the end."""
-        broker = self._cluster.kafka[fault.at_ms % len(self._cluster.kafka)]
+        """The broker that leads is killed: partitions that it led elect others; it comes back at the end."""
+        broker = await self._leading(fault)
         name = f"broker {broker.number}"
         broker.kill()
         self._stopped[name] = broker
         return lambda: self._bring_back(name)
 
     async def _log_stall(self, fault: LogStall) -> End:
-        broker = self._cluster.kafka[fault.at_ms % len(self._cluster.kafka)]
+        broker = await self._leading(fault)
         name = f"broker {broker.number}"
         if name in self._stopped:
             return _nothing
         return self._asleep(name, broker)
+
+    async def _leading(self, fault: LeaderChange | LogStall) -> Any:
+        """Of the fault's partition; where nobody leads it, amid another fault, any one."""
+        broker = await self._cluster.leading(fault.topic, fault.partition)
+        if broker is not None:
+            return broker
+        self._say(f"nobody leads {fault.topic} {fault.partition}: a broker by chance")
+        return self._cluster.kafka[fault.at_ms % len(self._cluster.kafka)]
 
     # ---------------------------------------------------------------- wires and clocks
 
