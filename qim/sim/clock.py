@@ -52,7 +52,10 @@ class Curve:
         return value
 
     def when(self, value: int, at: int) -> int:
-        """A world time > ``at`` at which the clock may show ``value``: never later than the true one, maybe earlier."""
+        """A world time > ``at`` at which the clock may show ``value``: maybe earlier, and a tick of a slow clock late at most.
+
+        One that stands is looked at again after FROZEN_LOOK_MS.
+        """
         offset = self._true_offset
         if offset is not None:
             then = value - offset
