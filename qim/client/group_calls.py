@@ -7,15 +7,19 @@ from collections.abc import Iterable
 
 from qim.client import given
 from qim.client.driver import ClientDriver, wall_ms
-from qim.client.results import GroupResult, NotConnected, StillPending, state_text
+from qim.client.local_store import Outgoing
+from qim.client.repeated import settled_before
+from qim.client.results import GroupResult, NotConnected, SendFailed, StillPending, state_text
 from qim.client.waiting import Waiting, until_kept
 from qim.core.client.vocabulary import (
+    ClientConfig,
     GroupChangeRequested,
     MembersArrived,
     MembersRequested,
     StateChanged,
 )
 from qim.core.contract.entities import MembershipOp
+from qim.core.contract.ids import group_conversation_id
 
 
 class GroupCalls(ABC):
@@ -26,6 +30,7 @@ class GroupCalls(ABC):
     NotConnected where no connection can be had (kept all the same, unless the text says otherwise).
     """
 
+    config: ClientConfig
     _waiting: Waiting
     _state: StateChanged
 
@@ -129,6 +134,9 @@ class GroupCalls(ABC):
 
     async def _change(self, request: GroupChangeRequested, timeout: float) -> GroupResult:
         key = request.client_message_id
+        known = await settled_before(self._alive(), self.config, request)
+        if known is not None:
+            return _repeated(known, request, self.config)
         with self._waiting.group(key) as (queued, settled):
             self._alive().post(request)
             await until_kept(queued)
@@ -145,6 +153,16 @@ class GroupCalls(ABC):
 
 def _key(client_message_id: bytes | None) -> bytes:
     return given.octets_or_none("client_message_id", client_message_id) or os.urandom(16)
+
+
+def _repeated(known: Outgoing, request: GroupChangeRequested, config: ClientConfig) -> GroupResult:
+    """A change that was settled before; version and control_seq are not kept."""
+    if known.code:
+        raise SendFailed(known.code)
+    group = request.conversation_id or group_conversation_id(
+        config.tenant_id, config.user_id, request.client_message_id
+    )
+    return GroupResult(conversation_id=group, version=0, control_seq=0, noop=False)
 
 
 def _kept(why: str, key: bytes) -> str:

@@ -172,6 +172,15 @@ class LocalStore:
         told = None if coordinates is None else _decode_coordinates(coordinates)
         return Outgoing(status=status, code=code, coordinates=told)
 
+    def settled_row(self, client_message_id: bytes) -> tuple[PendingRow, Outgoing] | None:
+        """A row that is pending no more, and what became of it."""
+        found = self._connection.execute(
+            "SELECT row FROM outgoing WHERE client_message_id=? AND status!='pending'",
+            (client_message_id,),
+        ).fetchone()
+        told = self.outgoing(client_message_id)
+        return None if found is None or told is None else (_decode_row(found[0]), told)
+
     def pending_count(self) -> int:
         """Rows not settled yet."""
         (count,) = self._connection.execute(

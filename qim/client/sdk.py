@@ -17,6 +17,7 @@ from qim.client.driver import ClientDriver, wall_ms
 from qim.client.group_calls import GroupCalls
 from qim.client.handover import Handover
 from qim.client.local_store import LocalStore, Outgoing
+from qim.client.repeated import settled_before
 from qim.client.results import NotConnected, SendStatus, Sent, code_name, state_text
 from qim.client.session_calls import SessionCalls
 from qim.client.tls import ClientTls
@@ -188,7 +189,7 @@ class Client(SessionCalls, GroupCalls):
         PENDING at once where the client is STOPPED, or closed meanwhile. Raises SendFailed when it was never taken (too
         many pending rows, values out of bounds, IDEMPOTENCY_CONFLICT where a row with this client_message_id is pending:
         see ``settled``), TypeError and ValueError on values of another type, LocalStoreUnusable where the local store
-        takes nothing.
+        takes nothing. Given again under its client_message_id, a settled send is answered as it was, and not sent.
         """
         self._alive()
         cmid = given.octets_or_none("client_message_id", client_message_id) or os.urandom(16)
@@ -202,6 +203,10 @@ class Client(SessionCalls, GroupCalls):
             retention_class=given.whole("retention_class", retention_class),
             wall=wall_ms(),
         )
+        if client_message_id is not None:
+            known = await settled_before(self._alive(), self.config, request)
+            if known is not None:
+                return _sent(cmid, known)
         return await self._submitted(cmid, request, timeout)
 
     async def _submitted(
