@@ -52,6 +52,8 @@ def test_no_push_before_online_ready_which_then_tells_of_it() -> None:
     (ready,) = gate.frames(5)
     assert isinstance(ready, OnlineReady)
     assert ready.watermark == MAILBOX_SEQ + 6, "W was read before the dropped push"
+    assert gate.counts["gateway_pushes_dropped.state"] == 2
+    assert not gate.take(StageReached), "nobody was pushed to, and nobody is told so"
     gate.tell(pushed(target(5, epoch, seq=7)))
     assert [type(frame) for frame in gate.frames(5)] == [PushEvents]
 
