@@ -48,11 +48,14 @@ REPAIR_EXAMPLES = """\
   qim repair dispatch                          # what the audit misses in the dispatch log
   qim repair dispatch --apply
   qim repair outbox --config /etc/qim.toml --partition 3 --apply    # its writer, fanout and archiver are stopped
+  qim repair states --config /etc/qim.toml --apply                  # sessions are stopped
 """
 REPAIR_MORE = f"""
 dispatch: runs the audit and dispatches again what the dispatch log lost, also while everything runs.
 outbox: compares the log with the facts of the hot store, fills it up to where it stood, publishes again what it lost and
 puts fanout and archiver behind what was delivered. It takes the partition's leases: stop who holds them.
+states: fills a user-state log up to where it had been applied and has all of it applied again. Read marks and states stay as the
+store has them, and an older value that the log has left is published anew by the newer one. It takes the sessions' leases.
 {WHERE}"""
 SHARD_EXAMPLES = """\
   qim shard bump --shard 3                     # what would be done
@@ -72,8 +75,10 @@ def add_parsers(subparsers: Subparsers) -> None:
     letters.add_argument("--partition", type=_number, metavar="N", help="of this outbox alone")
     letters.add_argument("--offset", type=_number, metavar="N", help="this one alone")
     repair = _command(subparsers, "repair", REPAIR_EXAMPLES, REPAIR_MORE)
-    repair.add_argument("action", choices=("dispatch", "outbox"), help="which log lost something")
+    actions = ("dispatch", "outbox", "states")
+    repair.add_argument("action", choices=actions, help="which log lost something")
     repair.add_argument("--partition", type=_number, metavar="N", help="of this outbox alone")
+    repair.add_argument("--shard", type=_number, metavar="N", help="states of this shard alone")
     shard = _command(subparsers, "shard", SHARD_EXAMPLES, SHARD_MORE)
     shard.add_argument("action", choices=("bump",), help="raise its shard_epoch")
     shard.add_argument("--shard", type=_number, metavar="N", help="this one alone")
@@ -150,10 +155,16 @@ def _order(args: argparse.Namespace) -> "MendOrder":
         ("deadletter", "redrive"): "redrive",
         ("repair", "dispatch"): "dispatches",
         ("repair", "outbox"): "outbox",
+        ("repair", "states"): "states",
         ("shard", "bump"): "bump",
     }[args.command, args.action]
     if what == "deadletters" and args.apply:
         raise UsageError("`qim deadletter list` only looks; --apply belongs to redrive")
+    if (
+        args.command == "repair"
+        and (args.partition if what == "states" else args.shard) is not None
+    ):
+        raise UsageError("--partition is of dispatch and outbox, --shard of states")
     return MendOrder(
         what=what,  # type: ignore[arg-type]
         apply=args.apply,
@@ -274,6 +285,8 @@ def _lines(found: Iterable[dict[str, Any]]) -> Iterator[str]:
             yield from _bump_lines(one)
         elif "applied_repair" in one:
             yield _outbox_line(one)
+        elif "applied_to" in one:
+            yield _states_line(one)
         else:
             what = one.get("state") or one.get("outcome")
             told = f"outbox {one['partition']} offset {one['offset']}: {what}"
@@ -304,6 +317,16 @@ def _bump_lines(one: dict[str, Any]) -> Iterator[str]:
     for partition, checkpoint, first in one["redo"] if one["applied"] or not one["whole"] else ():
         if first != checkpoint:
             yield f"  outbox {partition}: fanout dispatches again from {first} (it had come to {checkpoint})"
+
+
+def _states_line(one: dict[str, Any]) -> str:
+    where = f"user_state {one['shard']} [{one['log_start']}, {one['log_end']})"
+    if one["whole"]:
+        return f"{where}: whole"
+    stood = f"{where}: applied to {one['applied_to']}"
+    if one["applied"]:
+        return f"{stood}, filled up by {one['padding']}; its session applies all of it again"
+    return f"{stood}, which is not in it: {one['padding']} to be filled up"
 
 
 def _outbox_line(one: dict[str, Any]) -> str:

@@ -15,6 +15,7 @@ from qim.core.mending.dead_letters import DeadLetter, Redispatch, listed, redriv
 from qim.core.mending.dispatches import redispatched
 from qim.core.mending.halts import Halt, halts
 from qim.core.mending.outbox import OutboxPlan, OutboxRepair
+from qim.core.mending.user_state import UserStatePlan, UserStateRepair
 from qim.core.ports.archive import ArchiveRequest
 from qim.core.ports.completion import Failed, FailReason, StoreRole
 from qim.core.ports.log import LogRequest
@@ -113,6 +114,11 @@ class Mender:
         )
         return await self.carry_out(run.applied() if apply else run.planned())
 
+    async def repair_states(self, shard: int, *, apply: bool) -> UserStatePlan:
+        """A user-state partition filled up again."""
+        run = UserStateRepair(shard, owner=self._owner, address=ADDRESS, fresh_key=self._key())
+        return await self.carry_out(run.applied() if apply else run.planned())
+
     def partitions(self, only: int | None = None) -> tuple[int, ...]:
         """All outbox partitions, or this one. Raises NoSuch."""
         return _chosen("outbox partition", self._parameters.outbox_partition_count, only)
@@ -165,7 +171,7 @@ class NoSuch(NotMended):
 class MendOrder(Struct, frozen=True, kw_only=True):
     """What is asked for. ``partition`` or ``shard`` None: all of them; ``offset`` None: every dead letter there."""
 
-    what: Literal["deadletters", "redrive", "dispatches", "outbox", "bump"]
+    what: Literal["deadletters", "redrive", "dispatches", "outbox", "states", "bump"]
     apply: bool = False
     partition: int | None = None
     offset: int | None = None
@@ -202,6 +208,11 @@ async def _mended(
             return await mender.redispatch(orphans, apply=order.apply)
         case "outbox":
             return [await mender.repair_outbox(one, apply=order.apply) for one in partitions]
+        case "states":
+            return [
+                await mender.repair_states(one, apply=order.apply)
+                for one in mender.shards(order.shard)
+            ]
         case "bump":
             return [await _bumped(order, mender, one) for one in mender.shards(order.shard)]
 

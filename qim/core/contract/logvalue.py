@@ -34,7 +34,7 @@ Text has no bytes below 32 but line ends and tabs, and none that are zero; of ra
 
 
 class Barrier(Struct, frozen=True, gc=False):
-    """Everything of a lower epoch behind it in the outbox is ineffective (pipeline.md §1.7)."""
+    """Everything of a lower epoch behind it in the outbox is ineffective (pipeline.md §1.7); in the user-state log it only fills."""
 
     epoch: int
 
@@ -145,12 +145,14 @@ def read_dispatch(value: bytes) -> Dispatched | NewerFormat | Undecodable:
         return Undecodable(str(error))
 
 
-def read_user_state(value: bytes) -> StateLogged | NewerFormat | Undecodable:
+def read_user_state(value: bytes) -> Barrier | StateLogged | NewerFormat | Undecodable:
     """Decode a user-state value; never raises."""
     header = _header(value)
     if not isinstance(header, tuple):
         return header
     kind, epoch = header
+    if kind == KIND_BARRIER and len(value) == HEADER_BYTES:
+        return Barrier(epoch)
     if kind != KIND_USER_STATE:
         return Undecodable(f"kind {kind} in the user-state log")
     try:

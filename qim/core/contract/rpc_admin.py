@@ -4,7 +4,7 @@ from msgspec import Struct
 
 
 class AdminOrder(Struct, frozen=True, kw_only=True, tag="order", gc=False):
-    """Admin to auditor: carry this out now. ``what``: audit, redrive, dispatches, outbox or bump.
+    """Admin to auditor: carry this out now. ``what``: audit, redrive, dispatches, outbox, states or bump.
 
     ``partition``, ``shard`` None: all of them; ``offset`` None: every dead letter there.
     """

@@ -12,6 +12,7 @@ from typing import assert_never
 
 from qim.core.contract.errors import ErrorCode
 from qim.core.contract.logvalue import (
+    Barrier,
     NewerFormat,
     StateLogged,
     Undecodable,
@@ -40,6 +41,8 @@ def admit(orders: Orders, shard: Shard, stored: StoredRecord) -> WindowRecord | 
     match entry:
         case StateLogged():
             content = entry.record
+        case Barrier():
+            pass  # an operator filled up what the log had lost (core/mending/user_state.py)
         case NewerFormat():
             shard.state.halted = True
             orders.give(Count(name="session_newer_format", label="user_state"))

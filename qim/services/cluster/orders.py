@@ -27,7 +27,7 @@ from qim.services.settings import Settings
 
 REPORT_BYTES_MAX: Final = 7 << 20
 """Below what a frame between processes may have."""
-MENDS: Final = ("redrive", "dispatches", "outbox", "bump")
+MENDS: Final = ("redrive", "dispatches", "outbox", "states", "bump")
 Fields = dict[str, object]
 
 

@@ -23,7 +23,7 @@ from qim.services.settings import Settings
 
 STDERR = 2
 OWNER = "operator"
-MENDED_TOPIC = {"bump": Topic.DISPATCH, "outbox": Topic.OUTBOX}
+MENDED_TOPIC = {"bump": Topic.DISPATCH, "outbox": Topic.OUTBOX, "states": Topic.USER_STATE}
 """What is mended may be a topic made anew, whose id the registry must learn, or no process starts over it."""
 
 

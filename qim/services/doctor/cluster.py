@@ -14,6 +14,7 @@ from typing import Final
 from qim.adapters.reporting import SILENT
 from qim.adapters.start_refused import StartRefused
 from qim.adapters.wall_clock import wall_ms
+from qim.core.ports.log import Topic
 from qim.services.cluster.adapters import Opened, Told, open_adapters, open_archive
 from qim.services.cluster.shared import shared_numbers
 from qim.services.doctor import processes, shards
@@ -32,6 +33,11 @@ CERTIFICATES: Final = (
     "internal_tls_client_ca",
     "internal_tls_server_ca",
 )
+MADE_ANEW: Final = {
+    Topic.DISPATCH: "qim shard bump",
+    Topic.OUTBOX: "qim repair outbox",
+    Topic.USER_STATE: "qim repair states",
+}
 _LOOKS_AT: Final = {
     ServiceRole.AUDITOR: "redis, kafka and etcd",
     ServiceRole.ARCHIVER: "the archive",
@@ -141,7 +147,7 @@ async def _shared(settings: Settings, opened: Opened) -> list[Finding]:
     for name, value in ours.items():
         held = stored.get(name, value)
         if held != value and name.startswith("topic_id_"):
-            do = "qim shard bump, or qim repair outbox: the topic was made anew"
+            do = f"{MADE_ANEW[Topic(name.removeprefix('topic_id_'))]}: the topic was made anew"
             found.append(
                 fail(f"shared {name}", f"{value}, fixed as {held}", do, "position-mismatch")
             )

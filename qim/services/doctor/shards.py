@@ -128,6 +128,10 @@ async def wholeness(mender: Mender) -> list[Finding]:
     for shard in mender.shards():
         subject = f"mailbox shard {shard} against its log"
         found.append(await _planned(subject, mender.bump(shard, apply=False), "qim shard bump"))
+        subject = f"user_state {shard} against its store"
+        found.append(
+            await _planned(subject, mender.repair_states(shard, apply=False), "qim repair states")
+        )
     return found
 
 
