@@ -9,6 +9,7 @@ from qim.core.contract.ids import dispatch_id
 from qim.core.contract.sequences import before_first, mailbox_seq
 from qim.core.ports.log import Topic
 from qim.core.ports.observe import Count, Gauge
+from qim.core.ports.store_mailbox import ReadMailboxes
 from tests.core.audit.toy import A, B, Toy, users_in
 
 
@@ -294,7 +295,21 @@ def test_forgotten_mailboxes_are_read_again() -> None:
     for _ in range(2):
         for user in others:
             toy.send((user, B))
-    clean(toy.audit(window_records_max=2, mailbox_cache_entries_max=3))
+
+    def first_pages(**limits: int) -> int:
+        read: list[int] = []
+
+        def listen(request: object) -> None:
+            if isinstance(request, ReadMailboxes):
+                read.extend(one.user_id for one in request.reads if one.after == 0)
+
+        toy.trouble = listen
+        clean(toy.audit(window_records_max=2, advance_coverage=False, **limits))
+        assert {*others, B} == set(read)
+        return len(read)
+
+    assert first_pages() == len(others) + 1
+    assert first_pages(mailbox_cache_entries_max=3) > len(others) + 1, "no more are kept than that"
 
 
 def test_forgotten_versions_are_read_again() -> None:
