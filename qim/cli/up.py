@@ -10,6 +10,13 @@ from qim.cli.command import Subparsers, add_command
 from qim.cli.exit_codes import Exit
 
 LOG_FORMAT_VARIABLE = "QIM_LOG_FORMAT"
+SERVED_ALONE = {
+    "QIM_WEBHOOK_BEFORE_SEND_URL": "`qim serve writer` asks hooks",
+    "QIM_WEBHOOK_AFTER_SEND_URL": "`qim serve writer` tells hooks",
+    "QIM_TLS_CERT": "`qim serve gateway` speaks TLS",
+    "QIM_TLS_KEY": "`qim serve gateway` speaks TLS",
+}
+"""What would be believed to hold and doesn't: messages that nobody judged, clients in plaintext."""
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 EXAMPLES = """\
@@ -118,6 +125,9 @@ def _run(args: argparse.Namespace) -> int:
         "hot_window_ms": args.hot_window and args.hot_window * HOUR_MS,
         "default_retention_ms": args.retention and args.retention * DAY_MS,
     }
+    for name, who in SERVED_ALONE.items():
+        if os.environ.get(name):
+            raise UsageError(f"{name} is set, and `qim up` would not heed it ({who}): unset it")
     if args.log_format not in ("json", "text"):
         raise UsageError(f"{LOG_FORMAT_VARIABLE} is {args.log_format!r}, expected json or text")
     config = UpConfig(

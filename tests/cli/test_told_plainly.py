@@ -46,3 +46,24 @@ def test_load_towards_a_closed_port_says_that_nothing_was_sent(
     assert f"qim load: 0 of 2 users came online at {address} (dial ConnectionRefusedError " in said
     assert "; nothing was sent" in said
     assert "may have been done" not in said
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "QIM_WEBHOOK_BEFORE_SEND_URL",
+        "QIM_WEBHOOK_AFTER_SEND_URL",
+        "QIM_TLS_CERT",
+        "QIM_TLS_KEY",
+    ],
+)
+def test_up_refuses_what_it_would_not_heed(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """BR-079: whoever names a hook believes that messages are judged, whoever names a certificate that nobody reads along."""
+    monkeypatch.setenv(name, "http://127.0.0.1:9/")
+    assert main(["up", "--data", str(tmp_path / "data")]) == 2
+    told = capsys.readouterr().err
+    assert f"{name} is set" in told
+    assert "qim serve" in told
+    assert not (tmp_path / "data").exists()
