@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import select
 import socket
 import threading
 from collections.abc import Iterator
@@ -145,6 +146,30 @@ def test_who_says_nothing_is_hung_up_on(
     host, _, port = operated.endpoint.address.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=30) as silent:
         assert silent.recv(1) == b""
+
+
+SILENCE_SECONDS = 0.05
+"""For the first line; what comes of it has longer, and is waited for that many times as long."""
+TIMES = 6
+
+
+@pytest.mark.parametrize("longer", [True, False])
+def test_who_said_a_first_line_has_longer_for_the_rest_but_not_for_ever(
+    operated: Operated, monkeypatch: pytest.MonkeyPatch, longer: bool
+) -> None:
+    monkeypatch.setattr(operator_endpoint._Handler, "timeout", SILENCE_SECONDS)
+    if not longer:
+        monkeypatch.setattr(operator_endpoint, "REQUEST_TIMEOUT_SECONDS", SILENCE_SECONDS)
+    host, _, port = operated.endpoint.address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=30) as slow:
+        slow.sendall(b"GET /livez HTTP/1.0\r\n")
+        if not longer:
+            assert slow.recv(1) == b"", "hung up on"
+            return
+        told, _, _ = select.select([slow], [], [], TIMES * SILENCE_SECONDS)
+        assert not told, "neither answered nor hung up on"
+        slow.sendall(b"\r\n")
+        assert b" 200 " in slow.recv(1 << 16).partition(b"\r\n")[0]
 
 
 def test_orders_are_posted(operated: Operated) -> None:
