@@ -248,8 +248,9 @@ class Client(SessionCalls, GroupCalls):
         return int(await self._alive().on_store_thread(LocalStore.pending_count))
 
     async def sync(self, timeout: float = 30.0) -> int:
-        """Pull until everything that stood when this was called is applied; returns covered_through_seq.
+        """Pull until everything that stood in this user's mailbox when this was called is applied; returns covered_through_seq.
 
+        What was acked to its sender a moment ago may still be on its way there.
         States of other devices are asked for too; ``listed`` waits for them.
         """
         driver = self._alive()

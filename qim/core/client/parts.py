@@ -52,7 +52,7 @@ class Parts:
                 return
             del context.waits[request]
             context.count("request_timeouts", wait.kind.name)
-            self.refused(wait, ErrorCode.TIMEOUT_UNKNOWN, 0)
+            self.refused(wait, ErrorCode.TIMEOUT_UNKNOWN, 0, "no answer in time")
 
     def authenticated(self, frame: AuthOk) -> None:
         """AUTH_OK: below sync_to_seq we pull, and pending rows may go out."""

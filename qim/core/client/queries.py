@@ -38,6 +38,7 @@ _KINDS = {
     ReadByRequested: WaitKind.READ_BY,
 }
 _ASKED: Final = tuple(_KINDS.values())
+_LOST: Final = "the connection was lost"
 
 
 class Queries:
@@ -55,9 +56,10 @@ class Queries:
         if refusal is not None:
             self._fail(query.ticket, refusal.code, message=refusal.message)
         elif not self._context.is_live():
-            self._fail(query.ticket, ErrorCode.UNAVAILABLE)
+            self._fail(query.ticket, ErrorCode.UNAVAILABLE, message="not connected now")
         elif len(self._queue) >= self._context.config.queries_max:
-            self._fail(query.ticket, ErrorCode.QUOTA_EXCEEDED)
+            told = f"{len(self._queue)} questions wait already"
+            self._fail(query.ticket, ErrorCode.QUOTA_EXCEEDED, message=told)
         else:
             self._queue.append(query)
 
@@ -78,9 +80,9 @@ class Queries:
     def lost(self, tickets: list[int]) -> None:
         """The connection is gone: these were on it, and nothing queued can be asked."""
         for ticket in tickets:
-            self._fail(ticket, ErrorCode.UNAVAILABLE)
+            self._fail(ticket, ErrorCode.UNAVAILABLE, message=_LOST)
         for query in self._queue:
-            self._fail(query.ticket, ErrorCode.UNAVAILABLE)
+            self._fail(query.ticket, ErrorCode.UNAVAILABLE, message=_LOST)
         self._queue.clear()
         self._asked.clear()
         self._inflight = 0
@@ -125,7 +127,8 @@ class Queries:
 
     def page_not_saved(self, saving: HistorySaving) -> None:
         """It came, but the local store can't keep it."""
-        self._fail(saving.ticket, ErrorCode.UNAVAILABLE)
+        told = "the answer came, and the local store can't keep it"
+        self._fail(saving.ticket, ErrorCode.UNAVAILABLE, message=told)
 
     def members(self, wait: Wait, frame: MembersBatch) -> None:
         """Who is in the group."""
