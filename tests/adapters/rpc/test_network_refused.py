@@ -22,6 +22,7 @@ from qim.core.contract.rpc import encode_message
 from tests.adapters.rpc.conftest import GATEWAY, WRITER, Play
 from tests.adapters.rpc.raw import RawConnection, RawListener
 from tests.adapters.rpc.stage import Process, answer, ask
+from tests.adapters.tls.chain import internal
 
 
 def test_a_message_too_long_and_peers_too_many(play: Play) -> None:
@@ -62,6 +63,17 @@ def test_a_listener_that_may_not_be(
         with pytest.raises(StartRefused) as refused:
             await network.start()
         assert refused.value.code == code and refused.value.command
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "0::0"])
+def test_a_listener_on_every_interface_says_where_it_is_dialled(host: str) -> None:
+    async def scenario() -> None:
+        network = RpcNetwork((host, 0), WRITER, lambda _: None, security=internal(WRITER))
+        with pytest.raises(StartRefused) as refused:
+            await network.start()
+        assert refused.value.code == "internal_address_unknown" and refused.value.command
 
     asyncio.run(scenario())
 
