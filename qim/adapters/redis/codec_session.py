@@ -14,7 +14,7 @@ from qim.adapters.redis.layout import (
     u64,
     unpack_position,
 )
-from qim.core.contract.frame_fields import DEVICE_ID_BYTES_MAX
+from qim.core.contract.frame_fields import DEVICE_ID_BYTES_MAX, DEVICES_MAX
 from qim.core.contract.sequences import FIRST_SHARD_EPOCH
 from qim.core.ports.store_session import (
     ApplyStates,
@@ -260,7 +260,7 @@ def decode_read_marks(request: ReadMarks, run_id: bytes, raw: Sequence[Any]) -> 
 
 def encode_note_delivered(request: NoteDelivered) -> Call:
     """A key and two arguments an item."""
-    keys, args = [INCARNATION_KEY], [marker_of(request.incarnation)]
+    keys, args = [INCARNATION_KEY], [marker_of(request.incarnation), small(DEVICES_MAX)]
     for tenant_id, user_id, device_id, seq in request.items:
         keys.append(b"dv:" + _user(request.shard, tenant_id, user_id))
         args += (device_id, u64(seq))

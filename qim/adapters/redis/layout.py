@@ -22,7 +22,7 @@ mc:shard4               claims: dispatch_id16 -> offset8 partition4 source_offse
 mx:shard4               claims with a source, ordered: partition4 source_offset8 dispatch_id16
 mb:shard4 day4 user8 t  mailbox of a user (t = tenant), ordered: mailbox_seq8 entry
 mu:shard4 day4          who has a mailbox that day, ordered: user8 tenant
-dv:shard4 user8 tenant  delivered watermarks: device -> mailbox_seq8
+dv:shard4 user8 tenant  delivered watermarks: device -> mailbox_seq8, of as many devices as are told
 pr:user8 tenant         presence: device -> session_epoch8 attempt8 expires8 conn8 gateway
 ======================  ==============================================================================================
 """

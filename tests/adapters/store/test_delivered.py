@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from qim.core.contract.frame_fields import DEVICES_MAX
 from qim.core.ports.completion import StoreReset, StoreRole
 from qim.core.ports.store_session import (
     DeliveredNoted,
@@ -90,3 +91,32 @@ def test_no_fence_is_asked_for_and_none_is_moved(store: Store) -> None:
     )
     assert ask(store, request) == DeliveredNoted(op=9)
     assert read(one, shard=77) == ((b"d", 3),)
+
+
+def test_of_more_devices_than_are_told_those_furthest_behind_go(store: Store) -> None:
+    """An app that makes a device_id a login leaves no more of them than a list tells (the session tells the same ones)."""
+    one = Sessions(store)
+    devices = [b"d%03d" % n for n in range(DEVICES_MAX)]
+    note(one, *(("t", 1, device, 100 + n) for n, device in enumerate(devices)))
+    assert len(read(one)) == DEVICES_MAX
+    note(one, ("t", 1, b"new", 500), ("t", 1, b"newer", 501))
+    assert read(one) == (
+        *tuple((device, 100 + n) for n, device in enumerate(devices))[2:],
+        (b"new", 500),
+        (b"newer", 501),
+    )
+    before = read(one)
+    note(one, ("t", 1, b"behind all", 7))
+    assert read(one) == before, "it would be the furthest behind"
+    note(one, ("t", 1, devices[2], 600))
+    assert (devices[2], 600) in read(one), "who is there goes on"
+
+
+def test_of_devices_at_one_place_those_that_are_told_first_stay(store: Store) -> None:
+    """Whatever their width, in the order of bytes: as the session ranks them."""
+    one = Sessions(store)
+    devices = [b"d" * width for width in range(1, DEVICES_MAX)] + [b"\xff"]
+    note(one, *(("t", 1, device, 9) for device in devices))
+    note(one, ("t", 1, b"d\0", 9), ("t", 1, b"e" * 64, 9), ("t", 1, b"", 9))
+    kept = sorted([*devices, b"d\0", b"e" * 64, b""])[:DEVICES_MAX]
+    assert read(one) == tuple((device, 9) for device in kept)
