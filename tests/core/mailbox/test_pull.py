@@ -2,6 +2,7 @@
 
 import pytest
 
+from qim.core.contract import routing
 from qim.core.contract.cursor import decode_cursor
 from qim.core.contract.errors import ErrorCode
 from qim.core.contract.invariants import Invariant
@@ -143,6 +144,25 @@ def test_a_new_device_reads_back_seven_days_or_from_trim(
     assert isinstance(answer, SyncAnswer)
     assert decode_cursor(answer.cursor, SECRET).seq == mailbox_seq(1, begins_at) - 1
     assert answer.sync_to_seq == mailbox_seq(1, len(days)) - 1
+
+
+def test_a_new_device_begins_no_further_than_its_lane_has_come() -> None:
+    """A day has begun for the shard, and one lane is still at work on the rows of the last one."""
+    lane = routing.lane(1)
+    crowd = [user for user in range(1, 200_000) if routing.lane(user) == lane][:6]
+    other = next(user for user in range(2, 100) if routing.lane(user) != lane)
+    bench = Bench(replace(CONFIG, rows_max=2))
+    bench.append(dispatch(0, users=tuple(crowd)), at=WALL)
+    bench.append(dispatch(1, users=(other,)), at=WALL + 9 * DAY)
+    bench.now = 10 * DAY
+    bench.hold()
+    while len(bench.store.days) < 2:
+        bench.answer(next(e for e in bench.waiting if not bench.parked(e)), "done")
+    bench.receive(AskSync(rid=1, actor=actor(), cursor=None))
+    answer = bench.last_message()
+    assert isinstance(answer, SyncAnswer)
+    assert answer.sync_to_seq == START
+    assert decode_cursor(answer.cursor, SECRET).seq == START
 
 
 # ------------------------------------------------------------ batches
