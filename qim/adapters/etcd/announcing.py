@@ -4,7 +4,7 @@ from aetcd import rpc
 
 from qim.adapters.etcd import calls
 from qim.adapters.etcd.connection import EtcdConnection
-from qim.adapters.etcd.keys import Keys, range_end
+from qim.adapters.etcd.keys import Keys, name_in, range_end
 from qim.adapters.etcd.leases import Leases
 from qim.core.ports.registry import Announce, Peers, Role
 
@@ -63,5 +63,6 @@ class Announcements:
             sort_target=rpc.RangeRequest.KEY,
         )
         answer = await self._connection.ask(calls.RANGE, request, within)
-        owners = tuple(kv.key[len(begin) :].decode() for kv in answer.kvs)
+        names = [name_in(kv.key, begin) for kv in answer.kvs]
+        owners = [name for name in names if name is not None]
         return Peers(op=op, role=role, owners=tuple(sorted(owners)))

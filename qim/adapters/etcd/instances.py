@@ -108,7 +108,8 @@ class InstanceNumbers:
         begin = self._keys.leases_of(Role.INSTANCE)
         request = rpc.RangeRequest(key=begin, range_end=range_end(begin), keys_only=True)
         answer = await self._connection.ask(calls.RANGE, request, self._connection.within(call_ms))
-        return frozenset(int(kv.key[len(begin) :]) for kv in answer.kvs)
+        leased = [self._keys.resource(kv.key) for kv in answer.kvs]
+        return frozenset(resource.number for resource in leased if resource is not None)
 
     async def _asked(self, request: Acquire, call_ms: int) -> Granted | Denied:
         """An unanswered one is asked again: what it may have left is ours as well."""

@@ -87,6 +87,19 @@ def range_end(begin: bytes) -> bytes:
     return begin[:-1] + bytes([begin[-1] + 1])
 
 
+def name_in(key: bytes, begin: bytes) -> str | None:
+    """What follows ``begin``; None where it is no text, and so of nobody of ours."""
+    try:
+        return key[len(begin) :].decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def decode_epoch(value: bytes) -> int:
+    """Raises msgspec.DecodeError on what is no number."""
+    return msgspec.json.decode(value, type=int)
+
+
 def encode_holder(holder: Holder) -> bytes:
     return msgspec.json.encode(holder)
 

@@ -21,6 +21,7 @@ from qim.adapters.etcd.keys import (
     Holder,
     Keys,
     barrier_place,
+    decode_epoch,
     decode_holder,
     encode_holder,
     range_end,
@@ -336,7 +337,7 @@ class Leases:
 def _held(epochs: Sequence[Any], holders: Sequence[Any]) -> Held:
     holder = holders[0] if holders else None
     return Held(
-        epoch=int(epochs[0].value) if epochs else 0,
+        epoch=decode_epoch(epochs[0].value) if epochs else 0,
         epoch_revision=epochs[0].mod_revision if epochs else 0,
         holder=None if holder is None else decode_holder(holder.value),
         holder_revision=0 if holder is None else holder.mod_revision,

@@ -196,16 +196,40 @@ def test_requests_in_flight_are_bounded(
     play(registries, story())
 
 
-def test_somebody_elses_bytes_are_refused_and_change_nothing(registries: Registries) -> None:
+@pytest.mark.parametrize("key", ["lease", "epoch"])
+def test_somebody_elses_bytes_are_refused_and_change_nothing(
+    registries: Registries, key: str
+) -> None:
     async def story() -> None:
         prefix = new_prefix()
         address = registries.etcd_address()
         async with etcd_client([address], prefix) as client:
             async with rpc.insecure_channel(address) as channel:
-                key = Keys(f"{prefix}/").lease(SHARD)
-                await rpc.KVStub(channel).Put(rpc.PutRequest(key=key, value=b"not ours"))
+                place = getattr(Keys(f"{prefix}/"), key)(SHARD)
+                await rpc.KVStub(channel).Put(rpc.PutRequest(key=place, value=b"not ours"))
             reply = await client.acquire("a")
             assert reply == Failed(op=reply.op, why=FailReason.INVALID)
+
+    play(registries, story())
+
+
+def test_keys_that_are_nobodys_are_passed_over(registries: Registries) -> None:
+    """A name that is no text among the instances, and one that is no number among the leases of instance numbers."""
+
+    async def story() -> None:
+        prefix = new_prefix()
+        address = registries.etcd_address()
+        async with etcd_client([address], prefix) as client:
+            keys = Keys(f"{prefix}/")
+            async with rpc.insecure_channel(address) as channel:
+                for place in (
+                    keys.peers(Role.WRITER) + b"\xff",
+                    keys.leases_of(Role.INSTANCE) + b"seven",
+                ):
+                    await rpc.KVStub(channel).Put(rpc.PutRequest(key=place, value=b"not ours"))
+            assert (await client.announce("a")).owners == ("a",)
+            number, epoch = await client.registry.lease_instance_number("a", "h:1", 9_000)
+            assert (number > 0, epoch) == (True, 1)
 
     play(registries, story())
 
