@@ -1,12 +1,13 @@
 -- Raise the shard_epoch of a mailbox shard whose dispatch log was lost: W = trim = the predecessor of (new | 0), no
 -- days or position, and claims above the old watermark void, since what they claimed was never materialised (docs:
 -- pipeline, 7). What stays claimed is claimed at no offset of the new epoch. Floors stay, but above no offset from which
--- fanout has to dispatch again. It reads all claims at once: the shard is stopped, and floors keep them few.
+-- fanout has to dispatch again, and by no promise made before: dispatches in the log still carry the f of then. It reads
+-- all claims at once: the shard is stopped, and floors keep them few.
 --
 -- KEYS   1 incarnation, 2 ms: mailbox shard, 3 mc: claims, 4 mx: order of claims
 -- ARGV   1 incarnation, 2 epoch8, 3 from8 (the least watermark), 4 to8, 5 offset8 from which claims are void,
---        6 redo offsets (partition4 offset8)*, 7 partition4 of a dispatch without a source, then two a source partition:
---        partition4, the offset8 of its first record that was not materialised
+--        6 redo offsets (partition4 offset8)*, 7 partition4 of a dispatch without a source, 8 (partition4 f8)* promised
+--        at most so far, then two a source partition: partition4, the offset8 of its first record that was not materialised
 -- Reply  K and the number of claims voided; or R; or F epoch8 (zeros where only the watermark differs)
 -- Uses: compare, guard, successor, watermarks
 -- allow-file (..): every part has a fixed width
@@ -34,7 +35,7 @@ local fields = call('HGETALL', KEYS[2])
 for i = 1, #fields, 2 do
   if sub(fields[i], 1, 1) == 'f' then settle(sub(fields[i], 2), fields[i + 1]) end
 end
-for i = 8, #ARGV, 2 do
+for i = 9, #ARGV, 2 do
   local field = 'f' .. ARGV[i]
   local floor = call('HGET', KEYS[2], field)
   if floor and below(ARGV[i + 1], floor) then call('HSET', KEYS[2], field, ARGV[i + 1]) end
@@ -52,6 +53,9 @@ for i = 1, #claims, 2 do
     call('ZREM', KEYS[4], sub(claim, 9, 20) .. dispatch_id)
     voided = voided + 1
   end
+end
+for at = 1, #ARGV[8], 12 do
+  call('HSET', KEYS[2], 'g' .. sub(ARGV[8], at, at + 3), sub(ARGV[8], at + 4, at + 11))
 end
 table.sort(order, below)
 local marks = ''

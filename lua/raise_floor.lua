@@ -1,4 +1,5 @@
--- Raise the floor of a source partition and drop claims below it, a bounded number a call (docs: pipeline, 3.4).
+-- Raise the floor of a source partition and drop claims below it, a bounded number a call (docs: pipeline, 3.4). Not by
+-- what was promised before the shard was bumped: fanout dispatches again what the log lost of it (docs: pipeline, 7).
 --
 -- KEYS   1 incarnation, 2 ms: mailbox shard, 3 mc: claims, 4 mx: order of claims
 -- ARGV   1 incarnation, 2 epoch8, 3 partition4, 4 floor8, 5 limit
@@ -10,6 +11,8 @@
 local refused = foreign() or refusal(call('HGET', KEYS[2], 'e'), ARGV[2])
 if refused then return refused end
 local field, floor = 'f' .. ARGV[3], ARGV[4]
+local promised = call('HGET', KEYS[2], 'g' .. ARGV[3])
+if promised and not below(promised, floor) then return {'K', '0'} end
 local held = call('HGET', KEYS[2], field)
 if held then floor = greater(held, floor) end
 if held ~= floor then call('HSET', KEYS[2], field, floor) end

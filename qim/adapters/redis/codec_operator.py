@@ -79,11 +79,16 @@ def encode_bump(request: BumpShard) -> Call:
             u64(request.from_watermark),
             u64(request.to_watermark),
             u64(request.void_from),
-            b"".join([u32(partition) + u64(offset) for partition, offset in request.redo]),
+            _offsets(request.redo),
             u32(NO_SOURCE),
+            _offsets(request.promised),
             *[part for number, offset in request.unsettled for part in (u32(number), u64(offset))],
         ],
     )
+
+
+def _offsets(pairs: Sequence[tuple[int, int]]) -> bytes:
+    return b"".join([u32(partition) + u64(offset) for partition, offset in pairs])
 
 
 def decode_bump(request: BumpShard, run_id: bytes, raw: Sequence[Any]) -> ShardBumped:

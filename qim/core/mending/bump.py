@@ -198,6 +198,7 @@ class Bump:
         for partition, checkpoint, first in plan.redo:
             if first < checkpoint:
                 yield from source.put_back(partition, self._fresh_key, first)
+        promised = yield from self._promised()
         yield from self._trim(epoch, state, watermark)
         to = before_first(plan.new_shard_epoch, plan.log_start)
         request = BumpShard(
@@ -210,10 +211,21 @@ class Bump:
             void_from=plan.watermark_offset,
             redo=tuple((partition, first) for partition, _, first in plan.redo),
             unsettled=judged.unsettled,
+            promised=promised,
         )
         bumped = yield from ask(request, ShardBumped)
         yield from self._restart(projecting, session, plan.new_shard_epoch)
         return replace(plan, applied=True, voided_claims=bumped.voided)
+
+    def _promised(self) -> Procedure[tuple[tuple[int, int], ...]]:
+        """f of what was dispatched before fanout was put back: it counts what the dispatch log lost as durable.
+
+        No checkpoint ever passed the end of its outbox, whatever became of a run of this before.
+        """
+        promised: list[tuple[int, int]] = []
+        for partition in range(self._partitions):
+            promised.append((partition, (yield from ends(Topic.OUTBOX, partition)).end))
+        return tuple(promised)
 
     def _restart(
         self, projecting: int, session: SessionOpened, shard_epoch: int

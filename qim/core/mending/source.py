@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Struct
 
 from qim.core.contract.entities import FanoutAuditReceipt, decode_receipt, encode_receipt
+from qim.core.contract.sequences import U64_MAX
 from qim.core.mending.asking import (
     Moved,
     NothingYet,
@@ -62,7 +63,7 @@ def evidence(partition: int, low: int = 0) -> Procedure[Evidence]:
     """Receipts and dead letters from source offset ``low`` on, page by page."""
     found = Evidence(partition=partition, checkpoint=-1, applied=0, receipts={}, dead_letters={})
     while True:
-        request = ReadSource(op=0, partition=partition, low=low, high=1 << 48, limit=PAGE_ROWS)
+        request = ReadSource(op=0, partition=partition, low=low, high=U64_MAX, limit=PAGE_ROWS)
         page = yield from ask(request, SourceRead)
         found.checkpoint, found.applied = page.checkpoint, page.applied
         found.applied_before = page.applied_before

@@ -59,7 +59,8 @@ class BumpShard(Struct, frozen=True, kw_only=True, gc=False):
 
     ``from_watermark`` is min W as it was judged. ``redo``: (source partition, offset from which fanout dispatches again);
     mailbox and session had all below. ``unsettled``: (source partition, its first record that the mailbox had not): no floor
-    stays above it. Answers: ShardBumped, Fenced (epoch 0: min W moved).
+    stays above it. ``promised``: (source partition, the greatest f that a dispatch made so far may carry): none up to it
+    raises a floor. Answers: ShardBumped, Fenced (epoch 0: min W moved).
     """
 
     op: int
@@ -71,6 +72,7 @@ class BumpShard(Struct, frozen=True, kw_only=True, gc=False):
     void_from: int
     redo: tuple[tuple[int, int], ...]
     unsettled: tuple[tuple[int, int], ...]
+    promised: tuple[tuple[int, int], ...]
 
 
 class ShardBumped(Struct, frozen=True, kw_only=True, gc=False):

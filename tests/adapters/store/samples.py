@@ -171,6 +171,7 @@ _OWN: dict[type, dict[str, Any]] = {
         "void_from": 100,
         "redo": ((1, 5),),
         "unsettled": ((1, 6),),
+        "promised": ((1, 9),),
     },
     operator.RestartProjection: {"shard_epoch": 2},
 }

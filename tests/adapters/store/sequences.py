@@ -330,6 +330,7 @@ _OWN: dict[type, dict[str, st.SearchStrategy[Any]]] = {
         "void_from": OFFSETS,
         "redo": tuples(st.tuples(SHARDS, OFFSETS), 2),
         "unsettled": tuples(st.tuples(SHARDS, OFFSETS), 2),
+        "promised": tuples(st.tuples(SHARDS, OFFSETS), 2),
     },
     operator.RestartProjection: {"shard_epoch": st.integers(1, 3)},
 }

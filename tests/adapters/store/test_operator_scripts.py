@@ -120,6 +120,7 @@ def bump(
     to: int = NEW,
     void_from: int = 1001,
     unsettled: tuple[tuple[int, int], ...] = (),
+    promised: tuple[tuple[int, int], ...] = (),
 ) -> Any:
     request = BumpShard(
         op=9,
@@ -131,6 +132,7 @@ def bump(
         void_from=void_from,
         redo=((0, 44), (7, 1 << 40)),
         unsettled=unsettled,
+        promised=promised,
     )
     return ask(store, request)
 
@@ -184,6 +186,19 @@ def test_a_second_bump_keeps_what_the_first_had_kept(store: Store) -> None:
     last = Box(store, shard=3, epoch=9)
     claimed = last.claim((key(1), 7, 4, 50), (key(2), 8, 4, 51), (key(6), 9, 4, 60))
     assert claimed.first_offsets == (EARLIER, EARLIER, 9)
+
+
+def test_no_promise_of_before_the_bump_raises_a_floor(store: Store) -> None:
+    """Fanout comes again with what the log lost, behind dispatches that still count it as durable."""
+    begun_box(store)
+    bump(store, unsettled=((4, 51),), promised=((4, 60), (5, 7)))
+    anew = Box(store, shard=3, epoch=8)
+    anew.ask(RaiseFloor, source_partition=4, floor=60, limit=9)
+    assert anew.claim((key(2), 3, 4, 51)).first_offsets == (3,)
+    anew.ask(RaiseFloor, source_partition=4, floor=61, limit=9)
+    assert anew.claim((key(7), 4, 4, 52)).first_offsets == (-1,), "fanout has passed it all since"
+    anew.ask(RaiseFloor, source_partition=6, floor=9, limit=9)
+    assert anew.claim((key(8), 5, 6, 8)).first_offsets == (-1,), "nothing was promised of another"
 
 
 def test_no_floor_stays_above_what_fanout_has_to_dispatch_again(store: Store) -> None:
