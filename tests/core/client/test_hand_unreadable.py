@@ -1,15 +1,25 @@
-"""The client in hand: a conversation whose history no server can read."""
+"""The client in hand: a conversation whose history no server can read, and values that no frame can carry."""
 
 from typing import Any
 
 import pytest
 
-from qim.core.client.vocabulary import SessionsReady
+from qim.core.client.vocabulary import (
+    ClientState,
+    HistoryRequested,
+    MarkReadRequested,
+    QueryFailed,
+    SendRefused,
+    SessionsReady,
+    StateSettled,
+)
 from qim.core.contract.errors import ErrorCode
 from qim.core.contract.frames import Error, HistoryBatch, PullHistory
+from qim.core.ports.local_store import LocalState
 from tests.core.client.hand import Hand
-from tests.core.client.said import key, record
+from tests.core.client.said import GROUP, key, record, state
 from tests.core.client.said_of_sessions import by_hand, listed, no_states, page, read_on
+from tests.core.client.test_hand_rebuilding import rebuilding
 
 TRIES = 3
 
@@ -57,3 +67,30 @@ def test_a_server_that_is_away_is_waited_for(code: ErrorCode) -> None:
         hand.hear(Error(code=code, message=""), request=request)
         no_states(hand)
         hand.advance(14_000)
+
+
+@pytest.mark.parametrize("code", [ErrorCode.INTERNAL, 999])
+def test_a_rebuild_passes_nothing_over(code: int) -> None:
+    """What it left out would be lost: it goes on asking, and stays a rebuild."""
+    hand = rebuilding(fill_tries_max=TRIES)
+    for _ in range(TRIES + 3):
+        conversation_id, request = asked_history(hand)
+        assert conversation_id == GROUP
+        hand.hear(Error(code=code, message="a stored record can't be read"), request=request)
+        no_states(hand)
+        hand.advance(14_000)
+    assert hand.store.state is LocalState.REBUILDING
+
+
+@pytest.mark.parametrize("odd", [object(), None, 5], ids=["object", "None", "int"])
+def test_a_value_that_fits_no_frame_is_refused_and_nothing_else(odd: Any) -> None:
+    """The machine goes on whatever it is asked: SDKs and drivers of later days check less, or other things."""
+    hand = by_hand()
+    hand.send(1, body=odd)
+    hand.step(HistoryRequested(ticket=7, conversation_id=odd, anchor=0, direction=1))
+    hand.step(MarkReadRequested(ticket=8, conversation_id=odd, read_seq=1))
+    assert [n.code for n in hand.told(SendRefused)] == [ErrorCode.INVALID_ARGUMENT]
+    assert [n.code for n in hand.told(QueryFailed)] == [ErrorCode.INVALID_ARGUMENT]
+    assert [n.code for n in hand.told(StateSettled)] == [ErrorCode.INVALID_ARGUMENT]
+    assert all(n.message for n in hand.told(QueryFailed)), "and why"
+    assert state(hand) is ClientState.ONLINE
