@@ -18,9 +18,14 @@ from qim.adapters.redis.layout import (
     u32,
     u64,
 )
-from qim.core.contract.entities import ConversationKind, Interval, Member, MembershipVersion
+from qim.core.contract.entities import (
+    ConversationKind,
+    Interval,
+    Member,
+    MemberHistoryRow,
+    MembershipVersion,
+)
 from qim.core.ports.store_message import (
-    MemberHistory,
     MembershipChange,
     MembershipRead,
     MembershipWrite,
@@ -97,7 +102,7 @@ def decode_read_membership(
     kind, number_, digest = VERSION.unpack_from(raw[1])
     if kind == ConversationKind.SINGLE:
         version = _single_version(request.conversation_id, raw[2])
-        histories = tuple([MemberHistory(m.user_id, ((0, U64_MAX),)) for m in version.members])
+        histories = tuple([MemberHistoryRow(m.user_id, ((0, U64_MAX),)) for m in version.members])
     else:
         bitmap = raw[6][8:]
         everyone = _everyone(raw, 7)
@@ -110,7 +115,7 @@ def decode_read_membership(
         )
         histories = tuple(
             [
-                MemberHistory(user, tuple([(i.joined_at, i.left_at) for i in intervals]))
+                MemberHistoryRow(user, tuple([(i.joined_at, i.left_at) for i in intervals]))
                 for user, _, intervals in everyone
             ]
         )

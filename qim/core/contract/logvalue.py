@@ -17,7 +17,7 @@ from qim.core.contract.entities import (
     decode_dispatch,
     decode_stored_record,
 )
-from qim.core.contract.statelog import UserStateRecord, decode_user_state
+from qim.core.contract.statelog import UserStateRecord, decode_state_record
 
 KIND_RECORD: Final = 1
 KIND_BARRIER: Final = 2
@@ -156,6 +156,6 @@ def read_user_state(value: bytes) -> Barrier | StateLogged | NewerFormat | Undec
     if kind != KIND_USER_STATE:
         return Undecodable(f"kind {kind} in the user-state log")
     try:
-        return StateLogged(epoch, decode_user_state(value[HEADER_BYTES:]))
+        return StateLogged(epoch, decode_state_record(value[HEADER_BYTES:]))
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         return Undecodable(str(error))

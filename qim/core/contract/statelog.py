@@ -37,13 +37,13 @@ def user_state_key(record: UserStateRecord) -> bytes:
     return kind + record.conversation_id + user + record.tenant_id.encode()
 
 
-def encode_user_state(record: UserStateRecord) -> bytes:
+def encode_state_record(record: UserStateRecord) -> bytes:
     """The payload behind the framing of contract/logvalue.py."""
     return _encoder.encode(record)
 
 
-def decode_user_state(payload: bytes) -> UserStateRecord:
-    """Inverse of ``encode_user_state``; raises msgspec.DecodeError on anything no applier could apply."""
+def decode_state_record(payload: bytes) -> UserStateRecord:
+    """Inverse of ``encode_state_record``; raises msgspec.DecodeError on anything no applier could apply."""
     record = _decoder.decode(payload)
     numbers = (record.user_id, record.read_seq, record.version)
     if len(record.conversation_id) != 16 or any(not 0 <= number < 1 << 64 for number in numbers):

@@ -16,7 +16,6 @@ from qim.core.ports.store_reads import BodiesRead as BodiesRead
 from qim.core.ports.store_reads import HistoryItem as HistoryItem
 from qim.core.ports.store_reads import HistoryPage as HistoryPage
 from qim.core.ports.store_reads import HistoryRead as HistoryRead
-from qim.core.ports.store_reads import MemberHistory as MemberHistory
 from qim.core.ports.store_reads import MembershipRead as MembershipRead
 from qim.core.ports.store_reads import ReadBodies as ReadBodies
 from qim.core.ports.store_reads import ReadHistory as ReadHistory

@@ -5,7 +5,7 @@ The writer's reads are fenced and bound to an incarnation; versions and bodies a
 
 from msgspec import Struct
 
-from qim.core.contract.entities import MembershipVersion
+from qim.core.contract.entities import MemberHistoryRow, MembershipVersion
 
 
 class HistoryItem(Struct, frozen=True, kw_only=True, gc=False):
@@ -79,17 +79,10 @@ class MembershipRead(Struct, frozen=True, kw_only=True, gc=False):
     op: int
     kind: int
     version: MembershipVersion | None
-    everyone: tuple["MemberHistory", ...]
+    everyone: tuple[MemberHistoryRow, ...]
     creator: int
     name: str
     meta: bytes
-
-
-class MemberHistory(Struct, frozen=True, array_like=True, gc=False):
-    """A present or former member."""
-
-    user_id: int
-    intervals: tuple[tuple[int, int], ...]
 
 
 class ReadVersions(Struct, frozen=True, kw_only=True, gc=False):

@@ -20,7 +20,7 @@ from qim.core.contract.logvalue import (
     user_state_value,
 )
 from qim.core.contract.rpc import StateDone
-from qim.core.contract.statelog import UserStateRecord, encode_user_state, user_state_key
+from qim.core.contract.statelog import UserStateRecord, encode_state_record, user_state_key
 from qim.core.ports.log import Append, Appended, LogRecord, StoredRecord, Topic
 from qim.core.ports.observe import Count, Violation, halted
 from qim.core.ports.store_message import Position
@@ -99,7 +99,7 @@ class States:
         self._orders.ask(What.APPEND, shard, request)
 
     def _log_record(self, shard: Shard, record: UserStateRecord) -> LogRecord:
-        value = user_state_value(shard.epoch, encode_user_state(record))
+        value = user_state_value(shard.epoch, encode_state_record(record))
         return LogRecord(key=user_state_key(record), value=value)
 
     def on_appended(self, shard: Shard, event: Appended) -> Violation | None:

@@ -29,7 +29,6 @@ from qim.core.ports.store_history import (
 from qim.core.ports.store_message import (
     ApplyOutbox,
     Fresh,
-    MemberHistory,
     OpenShard,
     Position,
     ReadVersions,
@@ -294,9 +293,7 @@ def test_a_restored_group_goes_on(store: Store) -> None:
     shard = Shard(store)
     restore(shard, replace(group_after(3), greatest_seq=6))
     assert shard.change(7, STEPS[3]) == Fresh(conversation_seq=7, last_activity_id=mid(7))
-    assert shard.membership().everyone == tuple(
-        MemberHistory(row.user_id, row.intervals) for row in group_after(4).everyone
-    )
+    assert shard.membership().everyone == group_after(4).everyone
     assert shard.history(conversation_id=GROUP).floor == 7
 
 

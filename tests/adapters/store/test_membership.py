@@ -2,13 +2,12 @@
 
 import pytest
 
-from qim.core.contract.entities import Interval, Member, MembershipOp
+from qim.core.contract.entities import Interval, Member, MemberHistoryRow, MembershipOp
 from qim.core.ports.completion import Failed, FailReason, StoreReset
 from qim.core.ports.store_message import (
     ApplyOutbox,
     Existing,
     Fresh,
-    MemberHistory,
     OutboxApplied,
     ReadVersions,
     VersionMoved,
@@ -49,7 +48,9 @@ def test_founders_see_everything(store: Store) -> None:
     assert read.version.control_seq == 1
     everyone = tuple(Member(user, (Interval(0, FOREVER),)) for user in (1, 3, FOREVER))
     assert read.version.members == everyone
-    assert read.everyone == tuple(MemberHistory(user, ((0, FOREVER),)) for user in (1, 3, FOREVER))
+    assert read.everyone == tuple(
+        MemberHistoryRow(user, ((0, FOREVER),)) for user in (1, 3, FOREVER)
+    )
 
 
 def test_intervals_join_leave_and_rejoin(store: Store) -> None:

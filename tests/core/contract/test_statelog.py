@@ -14,7 +14,7 @@ from qim.core.contract.logvalue import (
     read_user_state,
     user_state_value,
 )
-from qim.core.contract.statelog import UserStateRecord, encode_user_state, user_state_key
+from qim.core.contract.statelog import UserStateRecord, encode_state_record, user_state_key
 
 U64 = st.integers(0, 2**64 - 1)
 RECORDS = st.builds(
@@ -42,12 +42,12 @@ RECORD = UserStateRecord(
 
 @given(RECORDS, U64)
 def test_a_record_is_read_back(record: UserStateRecord, epoch: int) -> None:
-    value = user_state_value(epoch, encode_user_state(record))
+    value = user_state_value(epoch, encode_state_record(record))
     assert read_user_state(value) == StateLogged(epoch, record)
 
 
 def test_a_newer_format_waits_and_rubbish_is_told() -> None:
-    value = user_state_value(1, encode_user_state(RECORD))
+    value = user_state_value(1, encode_state_record(RECORD))
     assert isinstance(read_user_state(b"\x02" + value[1:]), NewerFormat)
     for rubbish in (b"", value[:9], value[:-1], value[:1] + b"\x03" + value[2:], value + b"x"):
         assert isinstance(read_user_state(rubbish), Undecodable)
@@ -66,7 +66,7 @@ def test_a_newer_format_waits_and_rubbish_is_told() -> None:
     ],
 )
 def test_what_no_store_could_hold_is_undecodable(fields: dict[str, Any]) -> None:
-    value = user_state_value(1, encode_user_state(replace(RECORD, **fields)))
+    value = user_state_value(1, encode_state_record(replace(RECORD, **fields)))
     assert isinstance(read_user_state(value), Undecodable)
 
 

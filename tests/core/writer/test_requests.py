@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from qim.core.contract.entities import ConversationKind, MembershipOp
+from qim.core.contract.entities import ConversationKind, MemberHistoryRow, MembershipOp
 from qim.core.contract.errors import ErrorCode
 from qim.core.contract.rpc import AskWatermark, Refused
 from qim.core.ports.completion import Unknown
@@ -12,7 +12,6 @@ from qim.core.ports.log import Append
 from qim.core.ports.registry import Resource, Role
 from qim.core.ports.store_message import (
     LookupCommits,
-    MemberHistory,
     MembershipRead,
     ReadMembership,
     ReserveAndRecord,
@@ -324,7 +323,7 @@ def test_a_kind_of_conversation_that_takes_no_sends() -> None:
         op=load.op,
         kind=ConversationKind.ROOM,
         version=None,
-        everyone=(MemberHistory(1, ((0, 2**64 - 1),)),),
+        everyone=(MemberHistoryRow(1, ((0, 2**64 - 1),)),),
         creator=1,
         name="",
         meta=b"",
