@@ -23,6 +23,7 @@ def board() -> list[Mutant]:
         *_replays(),
         *_edges(),
         *_fences(),
+        *_opens(),
         *views(),
         *windows(),
     ]
@@ -337,6 +338,11 @@ def _fences() -> list[Mutant]:
             {"fences"},
             {**_unfenced("trim_hot"), **_unfenced("read_history"), **_unfenced("read_membership")},
         ),
+    ]
+
+
+def _opens() -> list[Mutant]:
+    return [
         mutant(
             "epoch_of_two_owners",
             "pipeline §0: an epoch must exceed every epoch visible, and one that stands already is another's",
