@@ -63,6 +63,22 @@ def test_a_row_dated_for_a_connection_that_went_is_dated_anew() -> None:
     assert hand.store.pending[key(1)].not_after == send.not_after
 
 
+@pytest.mark.parametrize(("slow_ms", "anew"), [(60_000, False), (60_001, True)])
+def test_a_row_whose_storing_took_long_has_its_whole_time_yet(slow_ms: int, anew: bool) -> None:
+    hand = hand_in(ClientState.ONLINE)
+    hand.serve = False
+    hand.send(1)
+    first = hand.orders[0].row.not_after
+    hand.now += slow_ms
+    hand.serve_one()
+    assert [type(o) for o in hand.orders] == ([SaveNotAfter] if anew else [])
+    assert len(hand.said(SendMessage)) == (not anew)
+    if anew:
+        hand.serve_one()
+        ((send, _),) = hand.said(SendMessage)
+        assert send.not_after == first + slow_ms
+
+
 def test_taking_back_and_dating_anew_do_not_mix() -> None:
     """The taking back is answered last: only the order that counts lets the row go."""
     hand = hand_in(ClientState.ONLINE)
