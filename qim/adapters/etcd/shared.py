@@ -1,7 +1,6 @@
 """The numbers that every process must share: one JSON object in etcd, written by whoever starts first (contract.md, Routing)."""
 
-import shlex
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -10,6 +9,8 @@ from qim.adapters.etcd.connection import EtcdConnection, NotApplied, Unanswered
 from qim.adapters.etcd.keys import Keys
 from qim.adapters.start_refused import StartRefused
 from qim.core.ports.completion import FailReason
+
+LOOK: Final = "qim config share  # names each number that differs"
 
 
 class SharedNumbers:
@@ -85,10 +86,8 @@ class SharedNumbers:
         different = [name for name in numbers if stored.get(name, numbers[name]) != numbers[name]]
         if not different:
             return
-        remedies = [
-            commands.get(name, f"export QIM_{name.upper()}={shlex.quote(stored[name])}")
-            for name in different
-        ]
+        # A number that another process wrote since the commands were made: how it is told is not known here.
+        remedies = [commands.get(name, LOOK) for name in different]
         raise StartRefused(
             "shared_parameters_differ",
             "of the parameters that all processes share " + ", ".join(different),

@@ -146,11 +146,14 @@ def test_the_first_writes_and_the_others_compare(registries: Registries) -> None
             )
             await peer.registry.fix_shared({**NUMBERS, "hot_window_ms": "1000"})
             different = {**NUMBERS, "shard_count": "8", "hot_window_ms": "2000", "new": "1"}
-            refused = await refusal(client.registry.fix_shared(different))
+            commands = {"shard_count": "export QIM_MAILBOX_SHARD_COUNT=64", "new": "-"}
+            refused = await refusal(client.registry.fix_shared(different, commands=commands))
             assert refused.code == "shared_parameters_differ"
             assert refused.got == "shard_count=8, hot_window_ms=2000"
             assert refused.expected.startswith("shard_count=64, hot_window_ms=1000 ")
-            assert refused.command == "export QIM_SHARD_COUNT=64; export QIM_HOT_WINDOW_MS=1000"
+            known, unknown = refused.command.split("; ")
+            assert known == "export QIM_MAILBOX_SHARD_COUNT=64"
+            assert unknown.startswith("qim config share"), "no variable is made up"
             # a refused start wrote nothing
             await client.registry.fix_shared({"new": "2"})
 
