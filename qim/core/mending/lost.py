@@ -33,6 +33,7 @@ from qim.core.position import Verdict, judge_ends, judge_predecessor
 FACTS_PAGE: Final = 1_000
 BODIES_PAGE: Final = 64
 HOT_PAGE: Final = 256
+_RECORDED: Final = int(CommitState.RECORDED)
 _COMMITTED: Final = int(CommitState.COMMITTED)
 
 
@@ -70,6 +71,8 @@ class Found(Struct):
     differs_from: int
     effective: dict[bytes, tuple[int, StoredRecord]]
     lost: list[Lost]
+    pending: dict[bytes, None]
+    """Messages that wait for their writer's next OPEN, which publishes them (again) and marks them."""
 
     def stood(self) -> int:
         """Behind everything that ever stood at an offset of this partition, as far as anybody remembers."""
@@ -91,7 +94,9 @@ def look(partition: int, fresh_key: bytes, *, tiered: bool) -> Procedure[Found]:
     standing = yield from walk(partition, log)
     lost: dict[bytes, Lost] = {}
     facts = yield from _facts(partition)
-    differs_from = _compared(log, standing, facts, lost, trusted=trusted)
+    committed = [one for one in facts if one.state == _COMMITTED]
+    committed.sort(key=lambda one: one.outbox_offset)
+    differs_from = _compared(log, standing, committed, lost, trusted=trusted)
     if not trusted or known.applied > log.end or archived > log.end:
         # Facts behind an audit are gone; what it covered was delivered, but the archive may not have it yet.
         low = min(max(known.checkpoint, 0), archived) if tiered else known.checkpoint
@@ -105,6 +110,7 @@ def look(partition: int, fresh_key: bytes, *, tiered: bool) -> Procedure[Found]:
         differs_from=max(differs_from, log.start),
         effective=standing.effective,
         lost=sorted(lost.values(), key=lambda one: one.offset),
+        pending={one.message_id: None for one in facts if one.state == _RECORDED},
     )
 
 
@@ -202,13 +208,12 @@ def _judged(log: EndsRead, known: Evidence, fresh_key: bytes) -> Procedure[Verdi
 
 
 def _facts(partition: int) -> Procedure[list[CommitAuditFact]]:
-    """COMMITTED ones, in the order in which they were published."""
     found: list[CommitAuditFact] = []
     after = b""
     while True:
         request = ReadFacts(op=0, shard=partition, after=after, limit=FACTS_PAGE)
         page = yield from ask(request, FactsRead)
-        found += [one for one in page.facts if one.state == _COMMITTED]
+        found += page.facts
         if not page.more or not page.facts:
-            return sorted(found, key=lambda one: one.outbox_offset)
+            return found
         after = page.facts[-1].message_id

@@ -153,10 +153,13 @@ class OutboxRepair:
                 f"{PADDING_MAX}: put back the log that belongs to the store instead"
             )
         receipts = {one.message_id: one for one in found.known.receipts.values()}
+        # What its writer appended last is pending still: it stopped there, and its OPEN publishes it behind all of this.
         written_over = [
             offset
             for message_id, (offset, _) in found.effective.items()
-            if found.differs_from <= offset < found.archived and message_id not in receipts
+            if found.differs_from <= offset < found.archived
+            and message_id not in receipts
+            and message_id not in found.pending
         ]
         if written_over:
             raise NotMended(
