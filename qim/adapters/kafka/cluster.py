@@ -193,7 +193,8 @@ class Cluster:
     def doubt(self, node: int) -> int:
         """It may speak from a past it slept through: ask soon, and somebody else if there is one.
 
-        Once ``looked`` has come to the number answered here, that was done: one under way already may be that node's own word.
+        Once ``looked`` has come to the number answered here, that was done: one under way already may be that node's own word, as
+        may be one that only it has answered.
         """
         self._doubted = node
         self._doubt_ends = self._looks + 1
@@ -217,13 +218,25 @@ class Cluster:
             LOG.warning("a broker tells of the topics again")
             self.last_gone = None
         self.refreshes += 1
-        self.looked = look
-        if look >= self._doubt_ends:
-            self._doubted = None
+        if self._is_own_word(answer):
+            self.want_refresh()
+        else:
+            self.looked = look
+            if look >= self._doubt_ends:
+                self._doubted = None
         self._take(answer)
         for listener in self.on_refreshed:
             listener()
         return True
+
+    def _is_own_word(self, answer: Any) -> bool:
+        """The doubted one's, or maybe so: an address we began with doesn't tell who is there. Who is alone has nobody beside it."""
+        if self._doubted is None or len(answer.brokers) <= 1:
+            return False
+        return self._maybe_doubted(self._last_good)
+
+    def _maybe_doubted(self, node: Node | None) -> bool:
+        return self._doubted is not None and (node == self._doubted or not isinstance(node, int))
 
     async def _keep_fresh(self) -> None:
         while True:
@@ -248,7 +261,7 @@ class Cluster:
         first = [self._last_good] if self._last_good is not None else []
         begin: list[Node] = [*self._settings.bootstrap()]
         found = list(dict.fromkeys([*first, *known, *begin]))
-        return sorted(found, key=lambda node: node == self._doubted)
+        return sorted(found, key=lambda node: (self._maybe_doubted(node), node == self._doubted))
 
     def _take(self, answer: Any) -> None:
         if answer.brokers:

@@ -64,6 +64,42 @@ def test_who_is_doubted_is_asked_last(cluster: Cluster) -> None:
     assert cluster._candidates()[-1] == 2
 
 
+def test_nor_is_who_is_doubted_asked_by_the_address_we_began_with(cluster: Cluster) -> None:
+    """Whoever answers there may be the one: an address says nothing of ids, and may be another name."""
+    began_with = ("127.0.0.1", 1)
+    cluster._take(metadata(5, 2))
+    cluster._last_good = began_with
+    assert cluster._candidates()[0] == began_with
+    cluster.doubt(2)
+    assert cluster._candidates()[0] == 1
+    assert {began_with, 2} == {*cluster._candidates()[-2:]}
+
+
+@pytest.mark.parametrize("brokers", [1, 2])
+@pytest.mark.parametrize("answering", [2, ("127.0.0.1", 1)])
+def test_a_doubted_broker_s_own_word_settles_only_where_it_is_alone(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, brokers: int, answering: Any
+) -> None:
+    """No other one answers, and it believes what it believed when it fell asleep."""
+    cluster._take(metadata(5, 2))
+    cluster._last_good = answering
+
+    async def ask(node: Any, lane: Lane, request: Any) -> Any:
+        if node != answering:
+            raise BrokerGone("asleep", sent=True)
+        told = metadata(5, 2)
+        told.brokers = [one for one in told.brokers if brokers > 1 or one[0] == 2]
+        return told
+
+    monkeypatch.setattr(cluster, "ask", ask)
+    needed = cluster.doubt(2)
+    cluster._wanted.clear()
+    assert cluster._loop.run_until_complete(cluster.refresh())
+    assert (cluster.looked >= needed) is (brokers == 1)
+    assert cluster._doubted == (None if brokers == 1 else 2)
+    assert cluster._wanted.is_set() is (brokers > 1), "asked again soon"
+
+
 def test_a_look_under_way_settles_no_doubt(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
