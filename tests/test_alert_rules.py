@@ -160,3 +160,19 @@ def test_the_language_as_prometheus_has_it(expression: str, wanted: list[float])
     found = evaluate(expression, told, 3_600.0)
     assert isinstance(found, dict)
     assert list(found.values()) == wanted
+
+
+# ------------------------------------------------------------ queues
+
+
+def test_every_bound_that_is_told_is_watched() -> None:
+    """A gauge and its ..._max are a queue: the rule asks for both, so that none fills up in silence."""
+    expression = RULES["QimQueueFull"]["expr"]
+    bounds = {one.exposed() for one in METRICS.values() if one.exposed().endswith("_max")}
+    # Statements in flight are as many as may be whenever the archiver catches up: a throttle, and no queue.
+    bounds -= {"qim_archive_statements_inflight_max"}
+    assert len(bounds) >= 18
+    for bound in bounds:
+        depth = bound.removesuffix("_max")
+        assert depth.removeprefix("qim_") in METRICS, f"{bound} bounds nothing that is told"
+        assert f"{depth} / " in expression and f" {bound}" in expression, bound

@@ -90,6 +90,7 @@ class CassandraArchive:
         self.advice: tuple[tuple[str, str], ...] = ()
         """(what was found, what to do): what a start may serve with, and somebody should look at."""
         self.refused = 0
+        self.failed = 0
         """Requests answered OVERLOADED here (metric)."""
         self.unknown = 0
         """Writes answered Unknown (metric)."""
@@ -172,6 +173,7 @@ class CassandraArchive:
                 yield "archive_statements_inflight_max", label, flight.bound
                 yield "archive_statements_queued", label, flight.queued
         yield "archive_requests_refused", "", self.refused
+        yield "archive_requests_failed", "", self.failed
         yield "archive_writes_unknown", "", self.unknown
 
     def submit(self, request: ArchiveRequest, answer: Answer) -> None:
@@ -197,6 +199,7 @@ class CassandraArchive:
                 self.unknown += 1
                 reply = Unknown(op=request.op)
             else:
+                self.failed += 1
                 reply = Failed(op=request.op, why=error.surely)
         except asyncio.CancelledError:
             answer(Unknown(op=request.op))
@@ -204,6 +207,7 @@ class CassandraArchive:
         except (
             Exception
         ) as error:  # a bad row or a failed read: nothing was sent, or nothing can change
+            self.failed += 1
             reply = Failed(op=request.op, why=read_failure(error))
         answer(reply)
 

@@ -165,7 +165,7 @@ class EtcdRegistry:
     def gauges(self) -> Iterable[tuple[str, str, float]]:
         """(name, label, value): depth and capacity, answers by kind and outcome, time in them, leases held by role."""
         yield "registry_requests_inflight", "", len(self._requests)
-        yield "registry_requests_max", "", REQUESTS_MAX
+        yield "registry_requests_inflight_max", "", REQUESTS_MAX
         yield "registry_reconnects", "", self._connection.reconnects
         yield "registry_watch_up", "", int(self._watch is not None and self._watch.up)
         for (kind, outcome), count in self._answers.items():

@@ -187,7 +187,7 @@ def test_requests_in_flight_are_bounded(
             refused = [reply for reply in replies if isinstance(reply, Failed)]
             assert [reply.why for reply in refused] == [FailReason.OVERLOADED] * 2
             gauges = {(name, label): value for name, label, value in client.registry.gauges()}
-            assert gauges["registry_requests_max", ""] == 3
+            assert gauges["registry_requests_inflight_max", ""] == 3
             assert gauges["registry_requests_inflight", ""] == 0
             assert gauges["registry_answers", "ReadLease.LeaseRead"] == 3
             assert gauges["registry_answers", "ReadLease.Failed"] == 2
