@@ -166,7 +166,7 @@ class SessionProjection:
             ),
             *queue("session.questions", self._questions.in_hand(), config.questions_max),
             *queue("session.writer_asks", self._writers.in_flight(), config.asks_max),
-            *queue("session.snapshot_bytes", snapshots.bytes, config.snapshot_bytes_max),
+            *queue("session.snapshots_cached_bytes", snapshots.bytes, config.snapshot_bytes_max),
             Gauge(name="session_snapshot_users", value=snapshots.users()),
             Gauge(name="session_versions_wanted", value=self._shelf.waiting()),
             Gauge(name="shards_serving", value=self.serving(), label="session"),

@@ -321,8 +321,8 @@ def test_books_are_bounded() -> None:
     gauges = {(one.name, one.label): one.value for one in scene.machine.gauges(scene.now)}
     assert gauges["session_snapshot_users", ""] == 1
     assert gauges["queue_depth", "session.questions"] == 0
-    assert gauges["queue_depth", "session.snapshot_bytes"] > 0
-    assert gauges["queue_capacity", "session.snapshot_bytes"] == 1_500
+    assert gauges["queue_depth", "session.snapshots_cached_bytes"] > 0
+    assert gauges["queue_capacity", "session.snapshots_cached_bytes"] == 1_500
     assert gauges["session_lag_records", "0"] == gauges["session_state_lag_records", "0"] == 0
 
 
@@ -336,7 +336,7 @@ def test_the_list_of_who_asked_longest_ago_makes_room() -> None:
     measured = Scene()
     listed(measured)
     gauges = {(one.name, one.label): one.value for one in measured.machine.gauges(measured.now)}
-    room = gauges["queue_depth", "session.snapshot_bytes"]
+    room = gauges["queue_depth", "session.snapshots_cached_bytes"]
     scene = Scene(replace(CONFIG, snapshot_bytes_max=room))
     first, second = listed(scene)
     assert scene.page(1, first.revision, first.after, 1).revision == first.revision
