@@ -68,9 +68,13 @@ class Sending:
 
     def row_saved(self, saving: RowSaving) -> None:
         """Durable: from here on it is sent until it is settled."""
-        entry = self._outbox.rows[saving.client_message_id]
-        entry.stage = RowStage.QUEUED
+        entry = self._outbox.rows.get(saving.client_message_id)
+        if entry is None:
+            return
         self._context.order(SendQueued(client_message_id=entry.key))
+        if entry.stage is RowStage.SETTLING:
+            return  # its own copy came from another device meanwhile; the batch that stores it ends the row
+        entry.stage = RowStage.QUEUED
         self._outbox.wake(entry)
         if entry.row.not_after and not self._context.is_live():
             # The connection it was dated for is gone, and the row was on none.
@@ -78,7 +82,9 @@ class Sending:
 
     def row_not_saved(self, saving: RowSaving, *, surely: bool) -> None:
         """Refused if it surely isn't stored; else stored once more, or a restart might send what was refused."""
-        entry = self._outbox.rows[saving.client_message_id]
+        entry = self._outbox.rows.get(saving.client_message_id)
+        if entry is None or entry.stage is RowStage.SETTLING:
+            return  # committed: its copy is here, and the batch that stores it tells
         if not surely:
             self._context.repeat(saving)
             return
@@ -92,7 +98,9 @@ class Sending:
 
     def save_again(self, saving: RowSaving) -> None:
         """The same row: an insert that stands keeps it."""
-        self._save(self._outbox.rows[saving.client_message_id])
+        entry = self._outbox.rows.get(saving.client_message_id)
+        if entry is not None and entry.stage is RowStage.SAVING:
+            self._save(entry)
 
     # ---------------------------------------------------------------- connection
 
