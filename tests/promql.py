@@ -2,9 +2,11 @@
 
 After Prometheus' documentation of its operators and functions: an instant selector sees the newest sample of the last five
 minutes, a range the samples within it, increase() needs two of them and takes a fall for a restart. It doesn't extrapolate
-(whoever asks whether anything rose at all gets the same answer), and takes no quantiles.
+(whoever asks whether anything rose at all gets the same answer), and takes no quantiles. Where Prometheus refuses to answer (two
+series of a side for one match), so does this: a rule that does so never rings.
 """
 
+import math
 import operator
 import re
 from bisect import bisect_left, bisect_right
@@ -22,7 +24,9 @@ COMPARED: Final[Mapping[str, Callable[[float, float], bool]]] = {
 COMPUTED: Final[Mapping[str, Callable[[float, float], float]]] = {
     "+": operator.add,
     "*": operator.mul,
-    "/": operator.truediv,
+    "/": lambda one, other: (
+        one / other if other else math.copysign(math.inf, one) if one else math.nan
+    ),
 }
 TOKEN: Final = re.compile(
     r"\s*(?:(?P<duration>\d+[smhd]\b)|(?P<number>\d+(?:\.\d+)?)|(?P<word>[a-zA-Z_][\w]*)"
@@ -88,13 +92,13 @@ class _Query:
     def _sum(self) -> Vector | float:
         left = self._product()
         while self.rest and self.rest[0] == "+":
-            left = _computed(left, self._next(), self._on(), self._product())
+            left = _computed(left, self._next(), self._on(), self._grouped(), self._product())
         return left
 
     def _product(self) -> Vector | float:
         left = self._one()
         while self.rest and self.rest[0] in ("*", "/"):
-            left = _computed(left, self._next(), self._on(), self._one())
+            left = _computed(left, self._next(), self._on(), self._grouped(), self._one())
         return left
 
     def _one(self) -> Vector | float:
@@ -107,6 +111,10 @@ class _Query:
             return float(first)
         if first == "sum":
             return self._summed()
+        if first == "absent":
+            return self._absent()
+        if first == "label_replace":
+            return self._relabelled()
         if first in ("increase", "rate"):
             self._expect("(")
             risen = self._risen(per_second=first == "rate")
@@ -126,6 +134,34 @@ class _Query:
         self._expect(")")
         return summed
 
+    def _absent(self) -> Vector:
+        """Where nothing is found: 1, with the labels that were asked for by their value."""
+        self._expect("(")
+        name, matchers = self._next(), self._matchers()
+        self._expect(")")
+        if self._latest(name, matchers, self._at):
+            return {}
+        return {frozenset((label, value) for label, sign, value in matchers if sign == "="): 1.0}
+
+    def _relabelled(self) -> Vector:
+        self._expect("(")
+        found = _vector(self.alternatives())
+        texts = []
+        while self._taken(","):
+            texts.append(self._next().strip('"'))
+        self._expect(")")
+        target, value, source, wanted = texts
+        assert "$" not in value, "groups of the pattern are not known here"
+        replaced: Vector = {}
+        for labels, number in found.items():
+            told = dict(labels)
+            if re.fullmatch(wanted, told.get(source, "")):
+                told[target] = value
+            key = frozenset(told.items())
+            assert key not in replaced, "two series of the same labels"
+            replaced[key] = number
+        return replaced
+
     def _risen(self, *, per_second: bool) -> Vector:
         name = self._next()
         matchers = self._matchers()
@@ -144,15 +180,17 @@ class _Query:
 
     def _instant(self, name: str) -> Vector:
         matchers = self._matchers()
-        end = self._at - self._offset()
+        return self._latest(name, matchers, self._at - self._offset())
+
+    # ------------------------------------------------------------ parts of the above
+
+    def _latest(self, name: str, matchers: list[Matcher], end: float) -> Vector:
         found: Vector = {}
         for labels, samples in self._selected(name, matchers):
             seen = _within(samples, end - LOOK_BACK_SECONDS, end)
             if seen:
                 found[labels] = seen[-1]
         return found
-
-    # ------------------------------------------------------------ parts of the above
 
     def _selected(self, name: str, matchers: list[Matcher]) -> list[tuple[Labels, Samples]]:
         return [
@@ -174,6 +212,10 @@ class _Query:
 
     def _on(self) -> tuple[str, ...] | None:
         return self._names() if self._taken("on") else None
+
+    def _grouped(self) -> bool:
+        """Many of the left side to one of the right."""
+        return self._taken("group_left")
 
     def _names(self) -> tuple[str, ...]:
         self._expect("(")
@@ -225,10 +267,28 @@ def _only(labels: Labels, names: tuple[str, ...] | None) -> Labels:
     return labels if names is None else frozenset(one for one in labels if one[0] in names)
 
 
-def _partner(labels: Labels, right: Vector | float, on: tuple[str, ...] | None) -> float | None:
+Matched = list[tuple[Labels, float, float]]
+
+
+def _matched(
+    left: Vector, right: Vector | float, on: tuple[str, ...] | None, *, many: bool
+) -> Matched:
+    """(labels of the result, left, right) of every pair. Raises AssertionError where Prometheus would fail the query."""
     if isinstance(right, float):
-        return right
-    return {_only(other, on): value for other, value in right.items()}.get(_only(labels, on))
+        return [(labels, value, right) for labels, value in left.items()]
+    partners: Vector = {}
+    for labels, value in right.items():
+        assert _only(labels, on) not in partners, "many of the right side match"
+        partners[_only(labels, on)] = value
+    found: Matched = []
+    seen: set[Labels] = set()
+    for labels, value in left.items():
+        key = _only(labels, on)
+        if key in partners:
+            assert many or key not in seen, "many of the left side match, without group_left"
+            seen.add(key)
+            found.append((labels if many else key, value, partners[key]))
+    return found
 
 
 def _filtered(
@@ -237,24 +297,20 @@ def _filtered(
     on: tuple[str, ...] | None,
     holds: Callable[[float, float], bool],
 ) -> Vector:
-    kept: Vector = {}
-    for labels, value in left.items():
-        other = _partner(labels, right, on)
-        if other is not None and holds(value, other):
-            kept[labels] = value
-    return kept
+    pairs = _matched(left, right, on, many=False)
+    return {labels: value for labels, value, other in pairs if holds(value, other)}
 
 
 def _computed(
-    left: Vector | float, sign: str, on: tuple[str, ...] | None, right: Vector | float
+    left: Vector | float,
+    sign: str,
+    on: tuple[str, ...] | None,
+    many: bool,
+    right: Vector | float,
 ) -> Vector | float:
     compute = COMPUTED[sign]
     if isinstance(left, float):
         assert isinstance(right, float), "a number before a vector"
         return compute(left, right)
-    partners = {labels: _partner(labels, right, on) for labels in left}
-    return {
-        labels: compute(left[labels], other)
-        for labels, other in partners.items()
-        if other is not None
-    }
+    pairs = _matched(left, right, on, many=many)
+    return {labels: compute(value, other) for labels, value, other in pairs}

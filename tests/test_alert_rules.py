@@ -1,5 +1,6 @@
 """The rules of deploy/prometheus/alerts.yml ring when they should: at the first event too, whose counter was not there before."""
 
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -145,6 +146,13 @@ def series(**told: Samples) -> Series:
         ("increase(reset[5m])", [6.0]),
         ("rate(x[100s])", [0.02]),
         ('x{instance!~"b.*"}', [3.0]),
+        ("x / (y * 0)", [math.inf]),
+        ("absent(x)", []),
+        ('absent(x{instance="b"})', [1.0]),
+        ("absent(stale)", [1.0]),
+        ('label_replace(x, "to", "new", "", "") or x', [3.0, 3.0]),
+        ('label_replace(x, "to", "new", "instance", "b") or x', [3.0]),
+        ("x / on (instance) group_left y", [0.25]),
         ('x{instance="b"}', []),
         ("sum by (instance) (x) == 3", [3.0]),
         ("stale", []),
@@ -162,17 +170,96 @@ def test_the_language_as_prometheus_has_it(expression: str, wanted: list[float])
     assert list(found.values()) == wanted
 
 
+@pytest.mark.parametrize(
+    "expression",
+    ["per_peer / on (instance) bound", "bound / on (instance) per_peer", "bound < on (job) other"],
+)
+def test_what_prometheus_refuses_to_answer_is_no_answer_here(expression: str) -> None:
+    told = {
+        (name, frozenset(labels.items())): [(3_590.0, 1.0)]
+        for name, labels in (
+            ("per_peer", {"instance": "a", "peer": "x"}),
+            ("per_peer", {"instance": "a", "peer": "y"}),
+            ("bound", {"instance": "a"}),
+            ("bound", {"instance": "b"}),
+            ("other", {"instance": "c"}),
+        )
+    }
+    with pytest.raises(AssertionError, match="side match"):
+        evaluate(expression, told, 3_600.0)
+
+
 # ------------------------------------------------------------ queues
 
+# Statements in flight are as many as may be whenever the archiver catches up: a throttle, and no queue.
+BOUNDS = sorted({name for name in LABELS if name.endswith("_max")} - {
+    "qim_archive_statements_inflight_max"
+})  # fmt: skip
+TARGET: Final = {"job": "qim", "instance": "127.0.0.1:9101"}
 
-def test_every_bound_that_is_told_is_watched() -> None:
-    """A gauge and its ..._max are a queue: the rule asks for both, so that none fills up in silence."""
-    expression = RULES["QimQueueFull"]["expr"]
-    bounds = {one.exposed() for one in METRICS.values() if one.exposed().endswith("_max")}
-    # Statements in flight are as many as may be whenever the archiver catches up: a throttle, and no queue.
-    bounds -= {"qim_archive_statements_inflight_max"}
-    assert len(bounds) >= 18
-    for bound in bounds:
-        depth = bound.removesuffix("_max")
-        assert depth.removeprefix("qim_") in METRICS, f"{bound} bounds nothing that is told"
-        assert f"{depth} / " in expression and f" {bound}" in expression, bound
+
+def standing(*told: tuple[str, dict[str, str], float]) -> Series:
+    """Scraped all the time, always alike."""
+    return {
+        (name, frozenset((TARGET | labels).items())): scraped(0.0, END, value)
+        for name, labels, value in told
+    }
+
+
+def full(name: str, told: Series) -> list[dict[str, str]]:
+    """What the rule says of each that it found."""
+    found = evaluate(RULES[name]["expr"], told, END - SCRAPE_SECONDS)
+    assert isinstance(found, dict)
+    return [dict(labels) for labels in found]
+
+
+def test_the_bounds_are_found() -> None:
+    assert len(BOUNDS) >= 18
+
+
+@pytest.mark.parametrize("bound", BOUNDS)
+def test_every_bound_that_is_told_is_watched(bound: str) -> None:
+    """A gauge and its ..._max are a queue: none fills up in silence, and the alarm names it."""
+    depth = bound.removesuffix("_max")
+    assert depth in LABELS, f"{bound} bounds nothing that is told"
+    one, other = ({label: which} if (label := LABELS[depth]) else {} for which in ("x", "y"))
+    of_one = one if LABELS[bound] else {}
+    much = standing((depth, other, 8.0), (depth, one, 81.0), (bound, of_one, 100.0))
+    (told,) = full("QimQueueFull", much)
+    assert told["queue"] == depth.removeprefix("qim_")
+    assert told["instance"] == TARGET["instance"] and told.items() >= one.items()
+    enough = standing((depth, other, 8.0), (depth, one, 80.0), (bound, of_one, 100.0))
+    assert not full("QimQueueFull", enough)
+    nowhere = standing((depth, other, 0.0), (depth, one, 0.0), (bound, of_one, 0.0))
+    assert not full("QimQueueFull", nowhere), "without a bound it is off"
+
+
+def test_a_queue_of_a_machine_is_watched_and_a_cache_may_be_full() -> None:
+    told = [
+        (name, {"queue": queue}, value)
+        for queue in ("writer.inbox", "session.snapshots_cached_bytes")
+        for name, value in (("qim_queue_depth", 81.0), ("qim_queue_capacity", 100.0))
+    ]
+    (found,) = full("QimQueueFull", standing(*told))
+    assert found["queue"] == "writer.inbox"
+    assert rings(RULES["QimQueueFull"], standing(*told[:2]))
+
+
+# ------------------------------------------------------------ roles
+
+EVIDENCE: Final = {
+    **{role: ("qim_leases_held", {"role": role}) for role in ("writer", "fanout", "mailbox", "session")},
+    "gateway": ("qim_tcp_streams_open", {}),
+}  # fmt: skip
+"""What a process of the role always tells."""
+
+
+@pytest.mark.parametrize("role", EVIDENCE)
+def test_a_role_that_nobody_scrapes_any_more_rings_by_its_name(role: str) -> None:
+    told = standing(*[(*evidence, 0.0) for evidence in EVIDENCE.values()])
+    assert not rings(RULES["QimRoleMissing"], told), "all are there, though they hold nothing"
+    name, own = EVIDENCE[role]
+    key = (name, frozenset((TARGET | own).items()))
+    gone = {**told, key: scraped(0.0, BORN, 4.0)}
+    assert full("QimRoleMissing", gone) == [{"role": role}]
+    assert BORN < rings(RULES["QimRoleMissing"], gone)[0] <= BORN + 420
