@@ -1,9 +1,9 @@
 """The writer's position in its outbox: what the store remembers of the record before ``applied``, judged and told anew."""
 
-from qim.core.contract.hashing import H
 from qim.core.mending import source
 from qim.core.mending.asking import Procedure, ask, record_at
 from qim.core.mending.source import Evidence
+from qim.core.mending.standing import key_of
 from qim.core.ports.log import EndsRead, Topic
 from qim.core.ports.store_message import ApplyOutbox, OpenShard, OutboxApplied, ShardOpened
 from qim.core.position import Verdict, is_other
@@ -23,7 +23,7 @@ def told(log: EndsRead, known: Evidence, epoch: int, fresh_key: bytes) -> Proced
     """What stands there now, under the ``epoch`` of the writer's lease, which we hold; OPEN applies all from there on again."""
     if known.applied <= log.start:
         return
-    key = H("qim.incarnation", "operator", epoch, fresh_key)
+    key = key_of(epoch, fresh_key)
     request = OpenShard(op=0, shard=known.partition, epoch=epoch, fresh_key=key)
     opened = yield from ask(request, ShardOpened)
     if opened.applied != known.applied:

@@ -3,8 +3,8 @@
 from typing import Final
 
 from qim.core.audit.tenure import COVERAGE
-from qim.core.contract.hashing import H
 from qim.core.mending.asking import Procedure, ask, epoch_of
+from qim.core.mending.standing import key_of
 from qim.core.ports.registry import EpochRaised, RaiseEpoch
 from qim.core.ports.store_audit import CoverageOpened, OpenCoverage
 
@@ -19,6 +19,6 @@ def end_audits(partition: int, fresh_key: bytes) -> Procedure[None]:
     """
     epoch = (yield from epoch_of(COVERAGE.role, COVERAGE.number)) + EPOCHS_AHEAD
     yield from ask(RaiseEpoch(op=0, resource=COVERAGE, above=epoch), EpochRaised)
-    key = H("qim.incarnation", "operator", epoch, fresh_key)
+    key = key_of(epoch, fresh_key)
     request = OpenCoverage(op=0, partition=partition, epoch=epoch, fresh_key=key)
     yield from ask(request, CoverageOpened)

@@ -11,19 +11,9 @@ then is the projection alone, and its epoch tells.
 from msgspec import Struct
 from msgspec.structs import replace
 
-from qim.core.contract.hashing import H
 from qim.core.contract.sequences import U16_MAX, before_first, split_mailbox_seq
-from qim.core.mending import source
-from qim.core.mending.asking import (
-    NothingYet,
-    NotMended,
-    Procedure,
-    ask,
-    ends,
-    epoch_of,
-    leased,
-    record_at,
-)
+from qim.core.mending import source, standing
+from qim.core.mending.asking import NotMended, Procedure, ask, ends, epoch_of, leased
 from qim.core.mending.source import Evidence
 from qim.core.ports.log import EndsRead, Topic
 from qim.core.ports.registry import Resource, Role
@@ -31,7 +21,6 @@ from qim.core.ports.store_mailbox import (
     MailboxOpened,
     MailboxTrimmed,
     OpenMailbox,
-    ReadShardState,
     ShardStateRead,
     TrimMailbox,
 )
@@ -42,8 +31,8 @@ from qim.core.ports.store_operator import (
     RestartProjection,
     ShardBumped,
 )
-from qim.core.ports.store_session import OpenSession, SessionOpened
-from qim.core.position import Verdict, judge_ends, judge_predecessor
+from qim.core.ports.store_session import SessionOpened
+from qim.core.position import Verdict
 
 TRIM_KEYS = 1_000
 Redo = tuple[tuple[int, int, int], ...]
@@ -101,7 +90,7 @@ class Bump:
 
     def planned(self) -> Procedure[BumpPlan]:
         """A look that disturbs nobody: it opens under the epochs that stand."""
-        left = yield from self._left()
+        left = yield from standing.left(self._shard)
         mailbox = yield from epoch_of(Role.MAILBOX, self._shard)
         session = yield from epoch_of(Role.SESSION, self._shard)
         return (yield from self._judged(mailbox, session, left)).plan
@@ -121,17 +110,10 @@ class Bump:
 
         return (yield from leased(mailbox, self._owner, self._address, with_mailbox))
 
-    def _left(self) -> Procedure[ShardStateRead]:
-        """What stands there, also of earlier bumps. Raises NothingYet."""
-        left = yield from ask(ReadShardState(op=0, shard=self._shard), ShardStateRead)
-        if left.base < 0:
-            raise NothingYet(f"mailbox shard {self._shard} has no state: it begins by itself")
-        return left
-
     def _judged(self, epoch: int, projecting: int, left: ShardStateRead) -> Procedure[_Judged]:
         """Both opened, their positions judged, the receipts read."""
         state = yield from self._open_mailbox(epoch)
-        session = yield from self._open_session(projecting)
+        session = yield from standing.session(self._shard, projecting, self._fresh_key)
         log = yield from ends(Topic.DISPATCH, self._shard)
         shard_epoch, offset = split_mailbox_seq(_min_watermark(state) + 1)
         if shard_epoch >= U16_MAX:
@@ -185,7 +167,7 @@ class Bump:
         ]
 
     def _do(self, epoch: int, projecting: int) -> Procedure[BumpPlan]:
-        judged = yield from self._judged(epoch, projecting, (yield from self._left()))
+        judged = yield from self._judged(epoch, projecting, (yield from standing.left(self._shard)))
         plan, state, session = judged.plan, judged.state, judged.session
         if judged.begun:
             yield from self._restart(projecting, session, plan.shard_epoch)
@@ -244,7 +226,7 @@ class Bump:
             op=0,
             shard=self._shard,
             epoch=epoch,
-            fresh_key=H("qim.incarnation", "operator", epoch, self._fresh_key),
+            fresh_key=standing.key_of(epoch, self._fresh_key),
             initial=before_first(1, 0),
         )
         state = yield from ask(request, MailboxOpened)
@@ -255,25 +237,11 @@ class Bump:
             )
         return state
 
-    def _open_session(self, epoch: int) -> Procedure[SessionOpened]:
-        request = OpenSession(
-            op=0,
-            shard=self._shard,
-            epoch=epoch,
-            fresh_key=H("qim.incarnation", "operator", epoch, self._fresh_key),
-        )
-        return (yield from ask(request, SessionOpened))
-
     def _is_in(self, log: EndsRead, position: Position | None) -> Procedure[bool]:
         """As mailbox and projection judge theirs at their open."""
         if position is None:
             return True
-        verdict = judge_ends(position, log.topic_id, log.start, log.end)
-        if verdict is Verdict.NEEDS_PREDECESSOR:
-            before = yield from record_at(Topic.DISPATCH, self._shard, position.offset - 1)
-            if before is None:
-                raise NotMended(f"dispatch {self._shard} is not readable at {position.offset - 1}")
-            verdict = judge_predecessor(position, before)
+        verdict = yield from standing.verdict(Topic.DISPATCH, self._shard, log, position)
         return verdict is Verdict.TRUSTED
 
     def _trim(self, epoch: int, state: MailboxOpened, watermark: int) -> Procedure[None]:

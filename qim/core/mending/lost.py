@@ -11,7 +11,7 @@ from msgspec import Struct
 from qim.core.contract.entities import CommitAuditFact, CommitState, decode_stored_record
 from qim.core.contract.logvalue import Barrier, Outboxed
 from qim.core.effective import EffectiveFilter
-from qim.core.mending import applied, source
+from qim.core.mending import applied, source, standing
 from qim.core.mending.asking import (
     NotMended,
     Procedure,
@@ -20,7 +20,6 @@ from qim.core.mending.asking import (
     ends,
     fetch,
     read,
-    record_at,
 )
 from qim.core.mending.source import Evidence
 from qim.core.ports.archive import ArchivedConversationsRead, ReadArchivedConversations
@@ -28,7 +27,7 @@ from qim.core.ports.log import EndsRead, StoredRecord, Topic
 from qim.core.ports.store_history import ArchivePositionRead, ReadArchivePosition
 from qim.core.ports.store_message import BodiesRead, FactsRead, ReadBodies, ReadFacts
 from qim.core.ports.store_operator import HotRead, ReadHot
-from qim.core.position import Verdict, judge_ends, judge_predecessor
+from qim.core.position import Verdict
 
 FACTS_PAGE: Final = 1_000
 BODIES_PAGE: Final = 64
@@ -194,14 +193,7 @@ def _judged(log: EndsRead, known: Evidence, fresh_key: bytes) -> Procedure[Verdi
     """Fanout's position, as fanout itself judges it at its open; then the writer's, as OPEN does."""
     if known.checkpoint >= 0:
         position = (yield from source.opened(known.partition, fresh_key)).position
-        verdict = judge_ends(position, log.topic_id, log.start, log.end)
-        if verdict is Verdict.NEEDS_PREDECESSOR:
-            before = yield from record_at(Topic.OUTBOX, known.partition, position.offset - 1)
-            if before is None:
-                raise NotMended(
-                    f"outbox {known.partition} is not readable at {position.offset - 1}"
-                )
-            verdict = judge_predecessor(position, before)
+        verdict = yield from standing.verdict(Topic.OUTBOX, known.partition, log, position)
         if verdict is not Verdict.TRUSTED:
             return verdict
     return (yield from applied.judged(log, known))

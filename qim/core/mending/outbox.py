@@ -17,13 +17,13 @@ import msgspec
 from msgspec import Struct
 
 from qim.core.contract.entities import FanoutAuditReceipt, encode_receipt
-from qim.core.contract.hashing import H
 from qim.core.contract.logvalue import Outboxed, barrier_value, outbox_value
 from qim.core.mending import applied, source
 from qim.core.mending.asking import NotMended, Procedure, ask, barrier_below, ends, leased, read
 from qim.core.mending.audits import end_audits
 from qim.core.mending.dead_letters import dispatched
 from qim.core.mending.lost import Found, bodies_of, look, walk
+from qim.core.mending.standing import key_of
 from qim.core.ports.log import Append, Appended, LogRecord, StoredRecord, Topic
 from qim.core.ports.registry import BarrierRegistered, RegisterBarrier, Resource, Role
 from qim.core.ports.store_history import (
@@ -281,7 +281,7 @@ class OutboxRepair:
         """Behind the padding: what it had archived is archived, what was published again it takes once more."""
         if found.archived <= found.differs_from:
             return
-        fresh_key = H("qim.incarnation", "operator", epoch, self._fresh_key)
+        fresh_key = key_of(epoch, self._fresh_key)
         request = OpenArchive(op=0, partition=self._partition, epoch=epoch, fresh_key=fresh_key)
         opened = yield from ask(request, ArchiveOpened)
         to = yield from source.position_at(Topic.OUTBOX, self._partition, found.archived)

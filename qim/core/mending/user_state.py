@@ -13,24 +13,14 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from qim.core.contract.hashing import H
 from qim.core.contract.logvalue import barrier_value
-from qim.core.mending.asking import (
-    NothingYet,
-    NotMended,
-    Procedure,
-    ask,
-    ends,
-    epoch_of,
-    leased,
-    record_at,
-)
+from qim.core.mending import standing
+from qim.core.mending.asking import NotMended, Procedure, ask, ends, epoch_of, leased
 from qim.core.ports.log import Append, Appended, EndsRead, LogRecord, Topic
 from qim.core.ports.registry import Resource, Role
-from qim.core.ports.store_mailbox import ReadShardState, ShardStateRead
 from qim.core.ports.store_message import Position
-from qim.core.ports.store_session import ApplyStates, OpenSession, SessionOpened, StatesApplied
-from qim.core.position import NO_DIGEST, Verdict, judge_ends, judge_predecessor
+from qim.core.ports.store_session import ApplyStates, SessionOpened, StatesApplied
+from qim.core.position import NO_DIGEST, Verdict
 
 BATCH_RECORDS: Final = 1_000
 PADDING_MAX: Final = 5_000_000
@@ -60,7 +50,7 @@ class UserStateRepair:
 
     def planned(self) -> Procedure[UserStatePlan]:
         """A look that disturbs nobody: it opens under the epoch that stands. Raises NothingYet."""
-        yield from self._require_state()
+        yield from standing.left(self._shard)
         epoch = yield from epoch_of(Role.SESSION, self._shard)
         return (yield from self._judged(epoch))[0]
 
@@ -69,14 +59,8 @@ class UserStateRepair:
         session = Resource(role=Role.SESSION, number=self._shard)
         return (yield from leased(session, self._owner, self._address, self._do))
 
-    def _require_state(self) -> Procedure[None]:
-        """An Open would be the first thing in an empty store."""
-        request = ReadShardState(op=0, shard=self._shard)
-        if (yield from ask(request, ShardStateRead)).base < 0:
-            raise NothingYet(f"mailbox shard {self._shard} has no state: it begins by itself")
-
     def _do(self, epoch: int) -> Procedure[UserStatePlan]:
-        yield from self._require_state()
+        yield from standing.left(self._shard)
         plan, session = yield from self._judged(epoch)
         if plan.whole:
             return plan
@@ -117,7 +101,7 @@ class UserStateRepair:
         yield from ask(request, Appended)
 
     def _judged(self, epoch: int) -> Procedure[tuple[UserStatePlan, SessionOpened]]:
-        session = yield from self._open(epoch)
+        session = yield from standing.session(self._shard, epoch, self._fresh_key)
         log = yield from ends(Topic.USER_STATE, self._shard)
         position = session.state
         whole = position is None or (yield from self._whole(position, log))
@@ -134,17 +118,6 @@ class UserStateRepair:
 
     def _whole(self, position: Position, log: EndsRead) -> Procedure[bool]:
         """As the projection judges at its open: a record that compaction took can't be compared."""
-        verdict = judge_ends(position, log.topic_id, log.start, log.end)
-        if verdict is Verdict.NEEDS_PREDECESSOR:
-            before = yield from record_at(Topic.USER_STATE, self._shard, position.offset - 1)
-            verdict = Verdict.TRUSTED if before is None else judge_predecessor(position, before)
+        topic, number = Topic.USER_STATE, self._shard
+        verdict = yield from standing.verdict(topic, number, log, position, compacted=True)
         return verdict is Verdict.TRUSTED
-
-    def _open(self, epoch: int) -> Procedure[SessionOpened]:
-        request = OpenSession(
-            op=0,
-            shard=self._shard,
-            epoch=epoch,
-            fresh_key=H("qim.incarnation", "operator", epoch, self._fresh_key),
-        )
-        return (yield from ask(request, SessionOpened))
