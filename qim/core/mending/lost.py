@@ -52,10 +52,17 @@ class Lost(Struct):
 
 
 class Standing(Struct):
-    """The records of a log that mean something: by message_id, and the message_id at each offset."""
+    """The records of a log that mean something: the last by message_id, and every one with its message_id, by offset.
+
+    Two may be of one message: what a writer had appended when it stopped at a lost tail comes again (decision 0021).
+    """
 
     effective: dict[bytes, tuple[int, StoredRecord]]
-    keys: dict[int, bytes]
+    placed: dict[int, tuple[bytes, StoredRecord]]
+
+    def stands(self, message_id: bytes, offset: int) -> bool:
+        """Whether it is this message that stands there."""
+        return offset in self.placed and self.placed[offset][0] == message_id
 
 
 class Found(Struct):
@@ -71,12 +78,26 @@ class Found(Struct):
     effective: dict[bytes, tuple[int, StoredRecord]]
     lost: list[Lost]
     pending: dict[bytes, None]
-    """Messages that wait for their writer's next OPEN, which publishes them (again) and marks them."""
+    """Messages that their writer has not marked."""
 
     def stood(self) -> int:
         """Behind everything that ever stood at an offset of this partition, as far as anybody remembers."""
         reached = [one.offset + 1 for one in self.lost]
         return max([self.known.applied, self.known.checkpoint, self.archived, self.kept, *reached])
+
+    def written_over_pending(self) -> list[Outboxed]:
+        """What its writer appended last, before it stopped because others had stood there.
+
+        OPEN takes it for one that is still to be appended, or an archive for one that it has: it is published again, behind.
+        """
+        reached = max(self.known.applied, self.archived)
+        again: list[Outboxed] = []
+        for message_id, (offset, stored) in self.effective.items():
+            if self.differs_from <= offset < reached and message_id in self.pending:
+                entry = read(stored)
+                assert isinstance(entry, Outboxed), "walked"
+                again.append(entry)
+        return again
 
 
 def look(partition: int, fresh_key: bytes, *, tiered: bool) -> Procedure[Found]:
@@ -115,7 +136,7 @@ def look(partition: int, fresh_key: bytes, *, tiered: bool) -> Procedure[Found]:
 
 def walk(partition: int, log: EndsRead) -> Procedure[Standing]:
     """The whole log. Raises NotMended where it is not readable."""
-    found = Standing(effective={}, keys={})
+    found = Standing(effective={}, placed={})
     offset = log.start
     passed = EffectiveFilter((yield from barrier_below(partition, log.start)))
     while offset < log.end:
@@ -127,8 +148,9 @@ def walk(partition: int, log: EndsRead) -> Procedure[Standing]:
             entry = read(stored)
             if isinstance(entry, Barrier | Outboxed) and passed.admits(entry):
                 assert isinstance(entry, Outboxed)
-                found.keys[stored.offset] = entry.record.message_id
-                found.effective[entry.record.message_id] = (stored.offset, stored)
+                message_id = entry.record.message_id
+                found.placed[stored.offset] = (message_id, stored)
+                found.effective[message_id] = (stored.offset, stored)
     return found
 
 
@@ -159,7 +181,7 @@ def _compared(
     for fact in facts:
         if fact.outbox_offset < log.start and fact.message_id not in standing.effective:
             continue  # retention took it; what it took was archived and delivered
-        if standing.keys.get(fact.outbox_offset) != fact.message_id:
+        if not standing.stands(fact.message_id, fact.outbox_offset):
             differs_from = min(differs_from, fact.outbox_offset)
         elif fact.outbox_offset < differs_from:
             matched_to = fact.outbox_offset + 1

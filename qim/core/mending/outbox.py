@@ -6,7 +6,8 @@
     --> records nobody dispatched since, dispatched --> fanout and archiver put behind all these
     --> lost records that were not dispatched, published again: fanout takes them from there --> leases given back
 
-What retention or an audit took out of the facts was covered and needs nothing. Run again after a stop, it finds in the log
+What its writer appended last, where others had stood, is published again with the lost ones: its OPEN or the archiver would
+pass over it. What retention or an audit took out of the facts was covered and needs nothing. Run again after a stop, it finds in the log
 what it had published.
 """
 
@@ -18,7 +19,7 @@ from msgspec import Struct
 
 from qim.core.contract.entities import FanoutAuditReceipt, encode_receipt
 from qim.core.contract.logvalue import Outboxed, barrier_value, outbox_value
-from qim.core.mending import applied, source
+from qim.core.mending import applied, dispatching, source
 from qim.core.mending.asking import NotMended, Procedure, ask, barrier_below, ends, leased, read
 from qim.core.mending.audits import end_audits
 from qim.core.mending.dead_letters import dispatched
@@ -153,7 +154,36 @@ class OutboxRepair:
                 f"{PADDING_MAX}: put back the log that belongs to the store instead"
             )
         receipts = {one.message_id: one for one in found.known.receipts.values()}
-        # What its writer appended last is pending still: it stopped there, and its OPEN publishes it behind all of this.
+        self._refuse_written_over(found, receipts)
+        yield from end_audits(self._partition, self._fresh_key)
+        yield from self._pad(epoch, plan.padding)
+        lost = [one.message_id() for one in found.lost if one.message_id() in bodies]
+        again = found.written_over_pending()
+        before = [bodies[one] for one in lost if one in receipts]
+        after = [bodies[one] for one in lost if one not in receipts]
+        passed = max(found.known.checkpoint, 0) > found.differs_from
+        (before if passed else after).extend(entry.stored for entry in again)
+        redispatched = 0
+        yield from self._publish(epoch, before)
+        yield from self._remember(found, plan)
+        if passed:
+            redispatched = yield from self._settle(found, receipts)
+        else:
+            yield from self._claim(again)
+        if self._tiered:
+            yield from self._put_archiver(epochs[Role.ARCHIVER], found)
+        yield from self._publish(epoch, after)
+        yield from applied.told(found.log, found.known, epoch, self._fresh_key)
+        yield from source.woken(self._partition)
+        return msgspec.structs.replace(
+            plan,
+            applied_repair=True,
+            republished=len(before) + len(after),
+            redispatched=redispatched,
+        )
+
+    def _refuse_written_over(self, found: Found, receipts: dict[bytes, FanoutAuditReceipt]) -> None:
+        """What stands where others had been archived and is not pending was committed there: nobody knows by whom."""
         written_over = [
             offset
             for message_id, (offset, _) in found.effective.items()
@@ -167,27 +197,6 @@ class OutboxRepair:
                 f"{min(written_over)}): a log was written to after it had lost records. Put back the log that belongs to the "
                 "store, or report it"
             )
-        yield from end_audits(self._partition, self._fresh_key)
-        yield from self._pad(epoch, plan.padding)
-        lost = [one.message_id() for one in found.lost if one.message_id() in bodies]
-        before = [bodies[one] for one in lost if one in receipts]
-        yield from self._publish(epoch, before)
-        redispatched = 0
-        yield from self._remember(found, plan)
-        if max(found.known.checkpoint, 0) > found.differs_from:
-            redispatched = yield from self._settle(found, receipts)
-        if self._tiered:
-            yield from self._put_archiver(epochs[Role.ARCHIVER], found)
-        after = [bodies[one] for one in lost if one not in receipts]
-        yield from self._publish(epoch, after)
-        yield from applied.told(found.log, found.known, epoch, self._fresh_key)
-        yield from source.woken(self._partition)
-        return msgspec.structs.replace(
-            plan,
-            applied_repair=True,
-            republished=len(before) + len(after),
-            redispatched=redispatched,
-        )
 
     def _remember(self, found: Found, plan: OutboxPlan) -> Procedure[None]:
         """Which offsets stood for other records: dispatches of these name them still, and the audit must know."""
@@ -243,10 +252,10 @@ class OutboxRepair:
         """Put fanout behind everything that stands now, with a receipt for each record of it; dispatches what has none."""
         partition = self._partition
         log = yield from ends(Topic.OUTBOX, partition)
-        effective = (yield from walk(partition, log)).effective
+        placed = (yield from walk(partition, log)).placed
         moved: list[tuple[int, bytes]] = []
         bare: list[tuple[int, bytes]] = []
-        for message_id, (offset, stored) in effective.items():
+        for offset, (message_id, stored) in placed.items():
             if offset < found.differs_from:
                 continue
             receipt = receipts.get(message_id)
@@ -276,6 +285,14 @@ class OutboxRepair:
                 partition, offset, value, self._shard_count, self._fresh_key, apply=True
             )
         return len(bare)
+
+    def _claim(self, again: Sequence[Outboxed]) -> Procedure[None]:
+        """Fanout will meet these twice, and a claim with a source may be gone by then: one without stays."""
+        for entry in again:
+            made = yield from dispatching.dispatches_of(
+                self._partition, entry.record, self._shard_count
+            )
+            yield from dispatching.append(made)
 
     def _put_archiver(self, epoch: int, found: Found) -> Procedure[None]:
         """Behind the padding: what it had archived is archived, what was published again it takes once more."""

@@ -7,12 +7,13 @@ import pytest
 from qim.core.audit import Verdict
 from qim.core.audit.tenure import COVERAGE
 from qim.core.contract.logvalue import Barrier, Outboxed, read_outbox
-from qim.core.mending import outbox
-from qim.core.mending.asking import NotMended
+from qim.core.mending import outbox, source
+from qim.core.mending.asking import NotMended, Procedure, ends
 from qim.core.mending.bump import Bump
+from qim.core.mending.dead_letters import dispatched
 from qim.core.mending.outbox import OutboxRepair
 from qim.core.ports.completion import Fenced, StoreRole, Unknown
-from qim.core.ports.log import Append, Topic
+from qim.core.ports.log import Append, LogRecord, Topic
 from qim.core.ports.registry import RegisterBarrier
 from qim.core.ports.store_audit import AdvanceCoverage, OpenCoverage
 from qim.core.ports.store_message import OpenSource, ReadSource, SourceOpened
@@ -139,6 +140,37 @@ def test_a_repair_cut_off_anywhere_is_finished_by_the_next(world: World) -> None
     world.fate = lambda request: None
     assert sorted(message_ids(world, number)) == sorted(before), "none twice"
     assert world.audit().verdict is Verdict.CLEAN
+
+
+def test_a_message_that_stands_twice_keeps_a_receipt_at_each_place(world: World) -> None:
+    """Its writer had appended it before it stopped at a first loss, and again after that was mended; now there is a second."""
+    number = cut(world, 0)
+    partition = world.scene.log.partitions[Topic.OUTBOX, number]
+    known = world.carry_out(source.evidence(number))
+    offset = min(known.receipts)
+    (first,) = partition.slice(offset, 1, 1)
+    again = partition.end
+    barrier = LogRecord(key=b"", value=partition.records[0].value)
+    for record in (LogRecord(key=first.key, value=first.value), barrier, barrier):
+        world.answer(Append(op=0, topic=Topic.OUTBOX, partition=number, epoch=0, records=(record,)))
+    world.carry_out(passed(number, again, first.value, world.shards()))
+    assert world.audit().verdict is not Verdict.ORPHANS
+    del partition.records[-2:]
+    done = world.carry_out(repairing(world, number).applied())
+    assert not done.trusted and done.differs_from <= offset, "facts of all are gone"
+    receipts = world.carry_out(source.evidence(number)).receipts
+    assert receipts[offset].message_id == receipts[again].message_id
+    report = world.audit()
+    assert report.verdict is not Verdict.ORPHANS, report.orphans
+
+
+def passed(number: int, offset: int, value: bytes, shards: int) -> Procedure[None]:
+    """As fanout does: what stands at ``offset`` dispatched, and the checkpoint behind all of it."""
+    yield from dispatched(number, offset, value, shards, KEY, apply=True)
+    opened = yield from source.opened(number, KEY)
+    log = yield from ends(Topic.OUTBOX, number)
+    to = yield from source.position_at(Topic.OUTBOX, number, log.end)
+    yield from source.amend(opened, to, opened.filter_epoch)
 
 
 def test_more_padding_than_a_person_was_asked_for_is_refused(
