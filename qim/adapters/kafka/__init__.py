@@ -10,4 +10,5 @@ of: `AIOKafkaConnection` (versions, SASL, TLS, one answer a request) and the C r
     consumer.py   fetches that wait             topics.py     topics made as the checks want them
     reader.py     fetches that don't            wire.py       requests aiokafka has no words for
     ends.py       where partitions end          cluster.py    brokers, leaders, connections
+    doubts.py     whose word waits for another's
 """

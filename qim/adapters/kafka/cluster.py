@@ -23,6 +23,7 @@ from aiokafka.errors import (
 )
 from msgspec import Struct
 
+from qim.adapters.kafka.doubts import Doubts
 from qim.adapters.kafka.settings import KafkaSettings
 from qim.adapters.kafka.wire import NO_TOPIC_ID, AskMetadata
 
@@ -86,12 +87,9 @@ class Cluster:
         self._ending: set[asyncio.Future[None]] = set()
         """Of connections that were cut: done when their sockets are closed."""
         self._last_good: Node | None = None
-        self._doubted: Node | None = None
+        self._doubts = Doubts()
         self._looks = 0
         """Begun, answered or not."""
-        self._doubt_ends = 0
-        self.looked = 0
-        """The number of the last one that was answered."""
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._closed = False
@@ -191,15 +189,14 @@ class Cluster:
         self._wanted.set()
 
     def doubt(self, node: int) -> int:
-        """It may speak from a past it slept through: ask soon, and somebody else if there is one.
-
-        Once ``looked`` has come to the number answered here, that was done: one under way already may be that node's own word, as
-        may be one that only it has answered.
-        """
-        self._doubted = node
-        self._doubt_ends = self._looks + 1
+        """It may speak from a past it slept through: ask soon, and somebody else if there is one. ``settled`` takes the answer."""
+        self._doubts.begin(node, self._looks + 1)
         self.want_refresh()
-        return self._doubt_ends
+        return self._looks + 1
+
+    def settled(self, node: int, doubt: int) -> bool:
+        """Whether another was asked since. One under way already may be that node's own word, as may be one that only it has answered."""
+        return self._doubts.settled(node, doubt)
 
     async def refresh(self) -> bool:
         """Ask now; whether somebody answered."""
@@ -218,25 +215,12 @@ class Cluster:
             LOG.warning("a broker tells of the topics again")
             self.last_gone = None
         self.refreshes += 1
-        if self._is_own_word(answer):
+        if self._doubts.answered(look, self._last_good, alone=len(answer.brokers) <= 1):
             self.want_refresh()
-        else:
-            self.looked = look
-            if look >= self._doubt_ends:
-                self._doubted = None
         self._take(answer)
         for listener in self.on_refreshed:
             listener()
         return True
-
-    def _is_own_word(self, answer: Any) -> bool:
-        """The doubted one's, or maybe so: an address we began with doesn't tell who is there. Who is alone has nobody beside it."""
-        if self._doubted is None or len(answer.brokers) <= 1:
-            return False
-        return self._maybe_doubted(self._last_good)
-
-    def _maybe_doubted(self, node: Node | None) -> bool:
-        return self._doubted is not None and (node == self._doubted or not isinstance(node, int))
 
     async def _keep_fresh(self) -> None:
         while True:
@@ -261,7 +245,8 @@ class Cluster:
         first = [self._last_good] if self._last_good is not None else []
         begin: list[Node] = [*self._settings.bootstrap()]
         found = list(dict.fromkeys([*first, *known, *begin]))
-        return sorted(found, key=lambda node: (self._maybe_doubted(node), node == self._doubted))
+        ids = self.broker_ids()
+        return sorted(found, key=lambda node: self._doubts.rank(node, ids))
 
     def _take(self, answer: Any) -> None:
         if answer.brokers:

@@ -110,7 +110,7 @@ class EndsReader:
         return bool(self._asked)
 
     def _unsettled(self, one: _Asked) -> bool:
-        return one.seen is not None and self._cluster.looked < one.seen[2]
+        return one.seen is not None and not self._cluster.settled(one.seen[1].node, one.seen[2])
 
     async def _ask(self, node: int, asked: list[_Asked]) -> None:
         """One request of each kind; whoever the answers don't settle is asked again."""

@@ -69,8 +69,8 @@ class _Read(Struct):
     compared: int | None = None
     """The leadership under which it was."""
     ready_at: float = 0.0
-    seen_outside: int | None = None
-    """The look at the cluster that settles it, where the offset was found beyond the end."""
+    seen_outside: tuple[int, int] | None = None
+    """Who said so, and the doubt about it, where the offset was found beyond the end."""
 
 
 class Reader:
@@ -276,7 +276,7 @@ class Reader:
             self._again(read, after_ms=self._settings.backoff_ms)
         elif read.offset > ends.end and not alone and not self._looked_again(read):
             if read.seen_outside is None and leader is not None:
-                read.seen_outside = self._cluster.doubt(leader.node)
+                read.seen_outside = leader.node, self._cluster.doubt(leader.node)
             self._again(read, after_ms=3 * self._settings.backoff_ms)
         else:
             self.positions_refused += 1
@@ -284,7 +284,7 @@ class Reader:
         self._pump.soon()
 
     def _looked_again(self, read: _Read) -> bool:
-        return read.seen_outside is not None and self._cluster.looked >= read.seen_outside
+        return read.seen_outside is not None and self._cluster.settled(*read.seen_outside)
 
 
 def _span(asked: FetchPart, part: FetchedPart, decoded: Decoded) -> Span:

@@ -32,11 +32,10 @@ class PlayedCluster:
 
     def doubt(self, node: int) -> int:
         self.doubted.append(node)
-        return self.looked + 1
+        return self.refreshes + 1
 
-    @property
-    def looked(self) -> int:
-        return self.refreshes
+    def settled(self, node: int, doubt: int) -> bool:
+        return self.refreshes >= doubt
 
     def refreshed(self) -> None:
         """Somebody told who leads."""

@@ -95,8 +95,7 @@ def test_a_doubted_broker_s_own_word_settles_only_where_it_is_alone(
     needed = cluster.doubt(2)
     cluster._wanted.clear()
     assert cluster._loop.run_until_complete(cluster.refresh())
-    assert (cluster.looked >= needed) is (brokers == 1)
-    assert cluster._doubted == (None if brokers == 1 else 2)
+    assert cluster.settled(2, needed) is (brokers == 1)
     assert cluster._wanted.is_set() is (brokers > 1), "asked again soon"
 
 
@@ -118,8 +117,34 @@ def test_a_look_under_way_settles_no_doubt(
     monkeypatch.setattr(cluster, "ask", ask)
     for settled in (False, True):
         assert cluster._loop.run_until_complete(cluster.refresh())
-        assert (cluster.looked >= needed[0]) is settled
+        assert cluster.settled(2, needed[0]) is settled
     assert asked[0] == 2 and asked[1] != 2
+
+
+def test_of_two_that_are_doubted_neither_settles_what_is_doubted_of_itself(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ends are asked of all leaders at once, and every one of them may have slept; another's word counts for each."""
+    cluster._take(metadata(5, 2))
+    asked: list[Any] = []
+
+    async def ask(node: Any, lane: Lane, request: Any) -> Any:
+        asked.append(node)
+        return metadata(5, 2)
+
+    monkeypatch.setattr(cluster, "ask", ask)
+    cluster._last_good = 1
+    needed = {node: cluster.doubt(node) for node in (1, 2)}
+    cluster._wanted.clear()
+    assert cluster._loop.run_until_complete(cluster.refresh())
+    assert asked == [1]
+    assert [cluster.settled(node, needed[node]) for node in (1, 2)] == [False, True]
+    assert cluster._wanted.is_set(), "the other is asked for the first one's sake"
+    cluster._wanted.clear()
+    assert cluster._loop.run_until_complete(cluster.refresh())
+    assert asked == [1, 2]
+    assert [cluster.settled(node, needed[node]) for node in (1, 2)] == [True, True]
+    assert not cluster._wanted.is_set()
 
 
 def test_a_broker_that_is_not_there_is_surely_not_reached(cluster: Cluster) -> None:
