@@ -9,17 +9,17 @@ in a broker's queue may land later, behind what came after it (pipeline.md §1.5
 
 import asyncio
 import logging
-from asyncio import AbstractEventLoop, TimerHandle
+from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from aiokafka.protocol.transaction import InitProducerIdRequest
 
-from qim.adapters import breakage
 from qim.adapters.kafka.append_job import Answer, AppendJob, Identity, sequence_after
 from qim.adapters.kafka.cluster import BrokerGone, Cluster, Lane
 from qim.adapters.kafka.outcomes import Outcome, outcome_of, why_failed
+from qim.adapters.kafka.pump import Pump
 from qim.adapters.kafka.settings import BATCH_OVERHEAD_BYTES, RECORD_BYTES_MAX, KafkaSettings
 from qim.adapters.kafka.wire import AskAppend
 from qim.core.ports.completion import Failed, FailReason
@@ -72,14 +72,17 @@ class Producer:
         self._wall_ms = wall_ms
         self._lines: dict[tuple[str, int], _Line] = {}
         self._active: dict[tuple[str, int], _Line] = {}
-        self._nodes_busy: dict[int, asyncio.Task[None]] = {}
+        self._nodes_busy: set[int] = set()
         self._identity: Identity | None = None
-        self._identity_task: asyncio.Task[None] | None = None
+        self._identifying = False
         self._unidentified = False
-        self._timer: TimerHandle | None = None
-        self._pumping = False
+        self._pump = Pump(
+            loop,
+            pause_ms=settings.backoff_ms,
+            what="the sending of appends",
+            look=self._send_ready,
+        )
         self._closing: asyncio.Future[None] | None = None
-        self._stopped = False
         self._batch_bytes_max: dict[str, int] = {}
         self._topic_ids: dict[str, bytes] = {}
         self.observe: Callable[[str, int], None] = lambda topic, microseconds: None
@@ -89,7 +92,7 @@ class Producer:
         self.retries = 0
         self.unknowns = 0
         self.identities = 0
-        cluster.on_refreshed.append(self._pump_soon)
+        cluster.on_refreshed.append(self._pump.soon)
 
     async def start(self, batch_bytes_max: Mapping[str, int]) -> None:
         """``batch_bytes_max`` a topic, as its max.message.bytes has it. Raises BrokerGone without a producer id."""
@@ -104,17 +107,10 @@ class Producer:
     async def close(self) -> None:
         """What can be settled within close_ms is; then what was never sent is Failed and the rest Unknown."""
         self._closing = self._loop.create_future()
-        self._pump()
+        self._pump.soon()
         if self._active:
             await asyncio.wait([self._closing], timeout=self._settings.close_ms / 1000)
-        self._stopped = True
-        tasks = [task for task in (*self._nodes_busy.values(), self._identity_task) if task]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
-        if self._timer is not None:
-            self._timer.cancel()
+        await self._pump.close()
         for line in [*self._active.values()]:
             while line.jobs:
                 self._end(line).failed(FailReason.CANCELLED)
@@ -165,23 +161,11 @@ class Producer:
         self._active[key] = line
         self.waiting += 1
         self.bytes_waiting += job.size
-        self._pump_soon()
+        self._pump.soon()
 
     # ---------------------------------------------------------------- sending
 
-    def _pump_soon(self) -> None:
-        """Appends handed over in one turn of the loop go into one request."""
-        if not self._pumping:
-            self._pumping = True
-            self._loop.call_soon(self._pump)
-
-    def _pump(self) -> None:
-        self._pumping = False
-        if not self._stopped:
-            with breakage.telling(self._loop, "the sending of appends"):
-                self._send_ready()
-
-    def _send_ready(self) -> None:
+    def _send_ready(self) -> bool:
         now = self._loop.time()
         ready: dict[int, list[_Line]] = {}
         stuck = False
@@ -202,15 +186,11 @@ class Producer:
             elif leader.node not in self._nodes_busy:
                 ready.setdefault(leader.node, []).append(line)
         for node, lines in ready.items():
-            self._nodes_busy[node] = self._loop.create_task(self._send(node, self._first(lines)))
-        if stuck and self._timer is None:
-            self._timer = self._loop.call_later(self._settings.backoff_ms / 1000, self._timed)
+            self._nodes_busy.add(node)
+            self._pump.begin(self._send(node, self._first(lines)))
         if self._closing is not None and not self._active and not self._closing.done():
             self._closing.set_result(None)
-
-    def _timed(self) -> None:
-        self._timer = None
-        self._pump()
+        return stuck
 
     def _first(self, lines: list[_Line]) -> list[_Line]:
         """As many as fit into a request; the others are next, in the order they came."""
@@ -256,10 +236,10 @@ class Producer:
             # An answer that can't be read: its batches may be written. After a pause they are tried again, as any other.
             LOG.exception("an append request to broker %d failed", node)
         finally:
-            del self._nodes_busy[node]
+            self._nodes_busy.discard(node)
             for line in lines:
                 line.busy = False
-            self._pump_soon()
+            self._pump.soon()
         for line, doubt in zip(lines, doubts, strict=True):
             line.jobs[0].unsure = doubt
             part = told.get(line.key)
@@ -354,16 +334,17 @@ class Producer:
         if self._identity is not None and self._identity != line.burnt:
             line.begin(self._identity)
             return True
-        if self._identity_task is None:
-            self._identity_task = self._loop.create_task(self._renew_identity())
+        if not self._identifying:
+            self._identifying = True
+            self._pump.begin(self._renew_identity())
         return False
 
     async def _renew_identity(self) -> None:
         try:
             await self._take_identity()
         finally:
-            self._identity_task = None
-            self._pump_soon()
+            self._identifying = False
+            self._pump.soon()
 
     async def _take_identity(self) -> bool:
         """Another producer id; False after a failure and the wait of one backoff."""
