@@ -1,12 +1,14 @@
 """Every registry of the conformance suite as one parametrised fixture; etcd is started once a run, when first asked for."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.adapters.registry.etcd_asked import EtcdAsked
+from tests.adapters.registry.etcd_process import SECONDS_MAX
 from tests.adapters.registry.etcd_scene import remove_everything
 from tests.adapters.registry.registries import (
     AskedRegistry,
@@ -82,3 +84,22 @@ def sqlite(tmp_path: Path) -> Iterator[SqliteAsked]:
     chosen = SqliteAsked(tmp_path / "registry.sqlite")
     yield chosen
     chosen.close()
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[EtcdServer]:
+    """A server that the test may kill and pause."""
+    server = EtcdServer(tmp_path / "own")
+    server.start()
+    yield server
+    server.stop()
+
+
+def play(registries: Registries, story: Coroutine[Any, Any, None]) -> None:
+    """A story about etcd, on the loop of its clients, and not for ever."""
+
+    async def bounded() -> None:
+        async with asyncio.timeout(SECONDS_MAX):
+            await story
+
+    registries.loop.run_until_complete(bounded())
