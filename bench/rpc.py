@@ -22,7 +22,8 @@ from qim.adapters.rpc import ProcessRole, RpcNetwork, RpcSecurity
 from qim.adapters.tls.dev_chain import DevChain, write_dev_chain
 from qim.adapters.tls.internal import InternalTls
 from qim.adapters.tls.internal_settings import InternalTlsSettings
-from qim.core.contract.rpc import Actor, AskHistory, HistoryAnswer
+from qim.core.contract.actor import Actor
+from qim.core.contract.rpc import AskHistory, HistoryAnswer
 from qim.core.ports.network import Received, Send
 
 ACTOR = Actor(tenant_id="default", user_id=7, device_id=b"device")

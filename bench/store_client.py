@@ -38,13 +38,8 @@ from qim.adapters.redis.store import RedisStore
 from qim.core.contract import ids
 from qim.core.contract.entities import MessageRecord, encode_record
 from qim.core.contract.hashing import H
-from qim.core.ports.store_message import (
-    LookupCommits,
-    OpenShard,
-    ReadBodies,
-    ReserveAndRecord,
-    ReserveItem,
-)
+from qim.core.ports.store_message import LookupCommits, OpenShard, ReserveAndRecord, ReserveItem
+from qim.core.ports.store_reads import ReadBodies
 
 WALL = 1_800_000_000_000
 BODY = b"b" * 100

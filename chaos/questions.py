@@ -5,7 +5,7 @@ from typing import Any
 from qim.core.ports.completion import StoreRole
 from qim.core.ports.store_history import ReadArchivePosition
 from qim.core.ports.store_mailbox import ReadShardState
-from qim.core.ports.store_message import ReadSource
+from qim.core.ports.store_source import ReadSource
 from qim.sim.plan import Topology
 
 HIGHEST = 1 << 62

@@ -32,8 +32,8 @@ from qim.sim.checkers.sessions import Sessions
 from qim.sim.checkers.visibility import Visibility
 from qim.sim.history import Checker, Finding, History
 from qim.sim.localstore import Device
-from qim.sim.log import Partition
 from qim.sim.oracle import Oracle
+from qim.sim.partition import Partition
 from qim.sim.plan import Plan
 from qim.sim.told import Told
 from qim.sim.visible import Visible

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from qim.core.audience import VersionAudience, VersionKey
 from qim.core.machine import Ms
-from qim.core.ports.store_message import VersionsRead
+from qim.core.ports.store_reads import VersionsRead
 from qim.core.timers import back_off
 
 ShelfName = tuple[int, bytes, int, bytes]

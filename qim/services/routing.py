@@ -15,17 +15,19 @@ from qim.core.contract.rpc import (
     AskHistory,
     AskMembers,
     AskPull,
-    AskReadBy,
-    AskSessionList,
-    AskStates,
-    AskSummaries,
     AskSync,
     AskWatermark,
     Message,
     SubmitGroup,
     SubmitOverlay,
-    SubmitRead,
     SubmitSend,
+)
+from qim.core.contract.rpc_session import (
+    AskReadBy,
+    AskSessionList,
+    AskStates,
+    AskSummaries,
+    SubmitRead,
     SubmitState,
 )
 from qim.core.lease import LeaseKeeper

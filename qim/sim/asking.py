@@ -9,21 +9,20 @@ from typing import Any, Final, Protocol
 
 from msgspec import Struct
 
+from qim.core.contract.actor import Actor
 from qim.core.contract.errors import ErrorCode
 from qim.core.contract.kinds import HistoryDirection
 from qim.core.contract.routing import shard, writer_shard
 from qim.core.contract.rpc import (
-    Actor,
     AskHistory,
     AskPull,
-    AskSessionList,
     AskSync,
     HistoryAnswer,
     PullAnswer,
     Refused,
-    SessionListAnswer,
     SyncAnswer,
 )
+from qim.core.contract.rpc_session import AskSessionList, SessionListAnswer
 from qim.core.ports.registry import Resource, Role
 from qim.sim.cast import TENANT
 from qim.sim.plan import Topology

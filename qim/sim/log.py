@@ -30,7 +30,7 @@ from qim.sim.choice import DETAIL_MASK, DETAIL_SHIFT, TIEBREAK_SHIFT, Way, fault
 from qim.sim.clock import Curve
 from qim.sim.network import Cuts
 from qim.sim.node import Host
-from qim.sim.partition import Partition as Partition
+from qim.sim.partition import Partition
 from qim.sim.sites import LOG, LOG_LATE
 
 if TYPE_CHECKING:

@@ -27,7 +27,8 @@ from qim.core.ports.store_mailbox import (
     ReadPresence,
     RefreshPresence,
 )
-from qim.core.ports.store_message import OpenShard, OpenSource
+from qim.core.ports.store_message import OpenShard
+from qim.core.ports.store_source import OpenSource
 from qim.sim.choice import TIEBREAK_SHIFT, Way, fault_level
 from qim.sim.keyspace import Keyspace, ScriptError
 from qim.sim.network import Cuts

@@ -2,7 +2,8 @@
 
 from msgspec import Struct
 
-from qim.core.contract.rpc import PulledEntry, SessionRow
+from qim.core.contract.rpc import PulledEntry
+from qim.core.contract.rpc_session import SessionRow
 from qim.sim.visible import Clock
 
 

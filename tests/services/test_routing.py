@@ -6,7 +6,9 @@ from typing import Any, get_args
 import pytest
 from msgspec.structs import replace
 
-from qim.core.contract.rpc import Actor, AskSummaries, Message, SummariesAnswer
+from qim.core.contract.actor import Actor
+from qim.core.contract.rpc import Message
+from qim.core.contract.rpc_session import AskSummaries, SummariesAnswer
 from qim.core.ports.completion import Failed, FailReason
 from qim.core.ports.local import FreshEpochWanted, LeaseGone, LeaseHeld
 from qim.core.ports.log import Append, Fetch, LogRecord, LogRequest, ReadEnds, Topic
@@ -14,8 +16,9 @@ from qim.core.ports.network import Received, Send
 from qim.core.ports.registry import Acquire, RegistryRequest, Resource, Role
 from qim.core.ports.store import StoreRequest, store_role
 from qim.core.ports.store_audit import CoverageStoreRequest
-from qim.core.ports.store_message import LookupCommits, ReadHistory, ReadMembership, ReadPending
+from qim.core.ports.store_message import LookupCommits, ReadPending
 from qim.core.ports.store_operator import RestartProjection
+from qim.core.ports.store_reads import ReadHistory, ReadMembership
 from qim.core.ports.store_session import SessionStoreRequest
 from qim.services.roles import ServiceRole
 from qim.services.routing import (

@@ -33,7 +33,9 @@ from qim.core.ports import store_history as history_port
 from qim.core.ports import store_mailbox as mailbox_port
 from qim.core.ports import store_message as message_port
 from qim.core.ports import store_operator as operator_port
+from qim.core.ports import store_reads as reads_port
 from qim.core.ports import store_session as session_port
+from qim.core.ports import store_source as source_port
 from qim.core.ports.completion import Completion, Failed, FailReason, Fenced, StoreReset
 from qim.core.ports.store import StoreReply, StoreRequest, store_role
 
@@ -49,18 +51,18 @@ _CODECS: Final[dict[type, tuple[Encode, Decode]]] = {
     message_port.MarkCommitted: (message.encode_mark, message.decode_mark),
     message_port.MarkRefused: (message.encode_refuse, message.decode_refuse),
     message_port.ReadPending: (source.encode_pending, source.decode_pending),
-    message_port.ReadMembership: (
+    reads_port.ReadMembership: (
         membership.encode_read_membership,
         membership.decode_read_membership,
     ),
-    message_port.ReadVersions: (membership.encode_read_versions, membership.decode_read_versions),
-    message_port.ReadHistory: (reads.encode_history, reads.decode_history),
-    message_port.ReadBodies: (source.encode_bodies, source.decode_bodies),
+    reads_port.ReadVersions: (membership.encode_read_versions, membership.decode_read_versions),
+    reads_port.ReadHistory: (reads.encode_history, reads.decode_history),
+    reads_port.ReadBodies: (source.encode_bodies, source.decode_bodies),
     message_port.WriteHeads: (message.encode_heads, message.decode_heads),
-    message_port.OpenSource: (source.encode_open_source, source.decode_open_source),
-    message_port.CommitSource: (source.encode_commit_source, source.decode_commit_source),
-    message_port.ReadSource: (source.encode_read_source, source.decode_read_source),
-    message_port.ReadFacts: (source.encode_read_facts, source.decode_read_facts),
+    source_port.OpenSource: (source.encode_open_source, source.decode_open_source),
+    source_port.CommitSource: (source.encode_commit_source, source.decode_commit_source),
+    source_port.ReadSource: (source.encode_read_source, source.decode_read_source),
+    source_port.ReadFacts: (source.encode_read_facts, source.decode_read_facts),
     audit_port.OpenCoverage: (source.encode_open_coverage, source.decode_open_coverage),
     audit_port.AdvanceCoverage: (source.encode_coverage, source.decode_coverage),
     history_port.OpenArchive: (history.encode_open_archive, history.decode_open_archive),

@@ -25,14 +25,8 @@ from qim.core.contract.entities import (
     MemberHistoryRow,
     MembershipVersion,
 )
-from qim.core.ports.store_message import (
-    MembershipChange,
-    MembershipRead,
-    MembershipWrite,
-    ReadMembership,
-    ReadVersions,
-    VersionsRead,
-)
+from qim.core.ports.store_message import MembershipChange, MembershipWrite
+from qim.core.ports.store_reads import MembershipRead, ReadMembership, ReadVersions, VersionsRead
 
 _BITS: Final = tuple(1 << bit for bit in range(8))
 

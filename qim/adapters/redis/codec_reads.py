@@ -16,7 +16,7 @@ from qim.adapters.redis.layout import (
     u64,
 )
 from qim.core.contract.entities import ConversationKind
-from qim.core.ports.store_message import HistoryItem, HistoryPage, HistoryRead, ReadHistory
+from qim.core.ports.store_reads import HistoryItem, HistoryPage, HistoryRead, ReadHistory
 
 
 def encode_history(request: ReadHistory) -> Call:

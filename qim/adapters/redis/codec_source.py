@@ -33,15 +33,16 @@ from qim.core.ports.store_audit import (
 from qim.core.ports.store_message import (
     AppliedRecord,
     ApplyOutbox,
-    BodiesRead,
+    OutboxApplied,
+    PendingRead,
+    ReadPending,
+)
+from qim.core.ports.store_reads import BodiesRead, ReadBodies
+from qim.core.ports.store_source import (
     CommitSource,
     FactsRead,
     OpenSource,
-    OutboxApplied,
-    PendingRead,
-    ReadBodies,
     ReadFacts,
-    ReadPending,
     ReadSource,
     SourceCommitted,
     SourceOpened,

@@ -32,7 +32,7 @@ from struct import Struct as Packing
 from typing import Final, NamedTuple
 
 from qim.core.contract.params import DEFAULT
-from qim.core.ports.store_message import Position
+from qim.core.ports.log import Position
 
 U64_MAX: Final = (1 << 64) - 1
 EMPTY_DIGEST: Final = b"\0" * 16

@@ -54,8 +54,9 @@ from qim.core.ports.completion import (
 from qim.core.ports.store import StoreReply, StoreRequest, store_role
 from qim.core.ports.store_history import ArchiveOpened
 from qim.core.ports.store_mailbox import MailboxOpened
-from qim.core.ports.store_message import ShardOpened, SourceOpened
+from qim.core.ports.store_message import ShardOpened
 from qim.core.ports.store_session import SessionOpened
+from qim.core.ports.store_source import SourceOpened
 
 Answer = Callable[[Any], None]
 """Called once with a StoreReply or a Completion."""

@@ -11,10 +11,6 @@ from qim.core.contract.rpc import (
     AskHistory,
     AskMembers,
     AskPull,
-    AskReadBy,
-    AskSessionList,
-    AskStates,
-    AskSummaries,
     AskSync,
     AskWatermark,
     GroupDone,
@@ -23,22 +19,28 @@ from qim.core.contract.rpc import (
     MembersAnswer,
     PullAnswer,
     PushBatch,
-    ReadByAnswer,
     Refused,
     SendDone,
-    SessionListAnswer,
-    StateDone,
-    StatesAnswer,
     SubmitGroup,
     SubmitOverlay,
-    SubmitRead,
     SubmitSend,
-    SubmitState,
-    SummariesAnswer,
     SyncAnswer,
     WatermarkAnswer,
 )
 from qim.core.contract.rpc_admin import AdminDone, AdminOrder
+from qim.core.contract.rpc_session import (
+    AskReadBy,
+    AskSessionList,
+    AskStates,
+    AskSummaries,
+    ReadByAnswer,
+    SessionListAnswer,
+    StateDone,
+    StatesAnswer,
+    SubmitRead,
+    SubmitState,
+    SummariesAnswer,
+)
 
 
 class ProcessRole(StrEnum):

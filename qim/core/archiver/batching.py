@@ -11,10 +11,9 @@ from qim.core.archiver.vocabulary import ArchiverConfig
 from qim.core.contract.invariants import SideStage
 from qim.core.contract.logvalue import Barrier, NewerFormat, Outboxed, Undecodable, read_outbox
 from qim.core.ports.archive import ArchiveRow, WriteArchive
-from qim.core.ports.log import StoredRecord
+from qim.core.ports.log import Position, StoredRecord
 from qim.core.ports.observe import Count, StageReached, halted
 from qim.core.ports.store_history import CommitArchive
-from qim.core.ports.store_message import Position
 from qim.core.position import record_digest
 from qim.core.retention import retained_until
 

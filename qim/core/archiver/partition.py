@@ -14,9 +14,8 @@ from msgspec import Struct
 
 from qim.core.effective import EffectiveFilter
 from qim.core.ports.archive import ArchiveRow
-from qim.core.ports.log import StoredRecord
+from qim.core.ports.log import Position, StoredRecord
 from qim.core.ports.store_history import CommitArchive
-from qim.core.ports.store_message import Position
 
 
 class Stage(IntEnum):

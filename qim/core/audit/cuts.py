@@ -26,7 +26,7 @@ from qim.core.machine import Ms
 from qim.core.ports.log import ReadEnds, Topic
 from qim.core.ports.registry import ReadLease, Resource, Role
 from qim.core.ports.store_mailbox import ReadShardState, ShardStateRead
-from qim.core.ports.store_message import ReadSource
+from qim.core.ports.store_source import ReadSource
 
 
 class _Phase(IntEnum):

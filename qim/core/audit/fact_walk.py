@@ -22,7 +22,7 @@ from qim.core.contract.logvalue import NewerFormat, Outboxed, read_outbox
 from qim.core.machine import Ms
 from qim.core.ports.log import OutOfRange, StoredRecord, Topic
 from qim.core.ports.store_audit import AdvanceCoverage
-from qim.core.ports.store_message import FactsRead, ReadFacts
+from qim.core.ports.store_source import FactsRead, ReadFacts
 
 
 class _Phase(IntEnum):

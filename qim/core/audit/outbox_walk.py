@@ -22,7 +22,7 @@ from qim.core.contract.logvalue import Barrier, NewerFormat, Outboxed, read_outb
 from qim.core.machine import Ms
 from qim.core.ports.log import Fetched, StoredRecord, Topic
 from qim.core.ports.store_mailbox import ProgressRead, ReadProgress, ReadShardState
-from qim.core.ports.store_message import ReadSource, SourceRead
+from qim.core.ports.store_source import ReadSource, SourceRead
 from qim.core.position import record_digest
 
 

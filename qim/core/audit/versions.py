@@ -6,7 +6,7 @@ from qim.core.audience import VersionAudience, VersionKey, audience_by_shard, na
 from qim.core.audit.reads import Reads, VersionsOf
 from qim.core.audit.vocabulary import AuditConfig
 from qim.core.contract.entities import MessageRecord
-from qim.core.ports.store_message import ReadVersions, VersionsRead
+from qim.core.ports.store_reads import ReadVersions, VersionsRead
 
 Targets = dict[int, tuple[int, ...]]
 """shard -> recipients there."""

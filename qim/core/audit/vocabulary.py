@@ -29,14 +29,8 @@ from qim.core.ports.store_mailbox import (
     ReadShardState,
     ShardStateRead,
 )
-from qim.core.ports.store_message import (
-    FactsRead,
-    ReadFacts,
-    ReadSource,
-    ReadVersions,
-    SourceRead,
-    VersionsRead,
-)
+from qim.core.ports.store_reads import ReadVersions, VersionsRead
+from qim.core.ports.store_source import FactsRead, ReadFacts, ReadSource, SourceRead
 
 
 class AuditConfig(Struct, frozen=True, kw_only=True):

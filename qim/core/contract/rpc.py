@@ -10,24 +10,21 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from qim.core.contract.actor import Actor as Actor
+from qim.core.contract.actor import Actor
 from qim.core.contract.rpc_admin import AdminDone, AdminOrder
-from qim.core.contract.rpc_session import AskReadBy as AskReadBy
-from qim.core.contract.rpc_session import AskSessionList as AskSessionList
-from qim.core.contract.rpc_session import AskStates as AskStates
-from qim.core.contract.rpc_session import AskSummaries as AskSummaries
-from qim.core.contract.rpc_session import DeviceRow as DeviceRow
-from qim.core.contract.rpc_session import ReadByAnswer as ReadByAnswer
-from qim.core.contract.rpc_session import SessionListAnswer as SessionListAnswer
-from qim.core.contract.rpc_session import SessionRow as SessionRow
-from qim.core.contract.rpc_session import StateDone as StateDone
-from qim.core.contract.rpc_session import StateRow as StateRow
-from qim.core.contract.rpc_session import StatesAnswer as StatesAnswer
-from qim.core.contract.rpc_session import SubmitRead as SubmitRead
-from qim.core.contract.rpc_session import SubmitState as SubmitState
-from qim.core.contract.rpc_session import SummariesAnswer as SummariesAnswer
-from qim.core.contract.rpc_session import Summary as Summary
-from qim.core.contract.rpc_session import SummaryAsk as SummaryAsk
+from qim.core.contract.rpc_session import (
+    AskReadBy,
+    AskSessionList,
+    AskStates,
+    AskSummaries,
+    ReadByAnswer,
+    SessionListAnswer,
+    StateDone,
+    StatesAnswer,
+    SubmitRead,
+    SubmitState,
+    SummariesAnswer,
+)
 
 
 class SubmitSend(Struct, frozen=True, kw_only=True, tag="send", gc=False):

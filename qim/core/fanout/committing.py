@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from qim.core.contract.entities import FanoutAuditReceipt, ReceiptShard, encode_receipt
 from qim.core.fanout.orders import Orders, What
 from qim.core.fanout.partition import Partition, SourceItem
-from qim.core.ports.store_message import CommitSource, Position
+from qim.core.ports.log import Position
+from qim.core.ports.store_source import CommitSource
 from qim.core.position import record_digest
 
 TRACES_MAX = 4

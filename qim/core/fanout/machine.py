@@ -43,12 +43,8 @@ from qim.core.ports.local import DrainRequested, FreshEpochWanted, LeaseGone, Le
 from qim.core.ports.log import Appended, AppendRefused, EndsRead, Fetched, OutOfRange
 from qim.core.ports.observe import Count, Gauge, StageReached, Violation, queue
 from qim.core.ports.registry import LeaseRead, Resource, Role
-from qim.core.ports.store_message import (
-    ReadVersions,
-    SourceCommitted,
-    SourceOpened,
-    VersionsRead,
-)
+from qim.core.ports.store_reads import ReadVersions, VersionsRead
+from qim.core.ports.store_source import SourceCommitted, SourceOpened
 from qim.core.position import record_digest
 from qim.core.timers import Timers, back_off, earliest
 from qim.core.version_shelf import VersionShelf

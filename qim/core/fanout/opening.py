@@ -12,7 +12,7 @@ from qim.core.machine import Ms
 from qim.core.opener import Opener
 from qim.core.ports.log import EndsRead, Fetch, Fetched, OutOfRange, ReadEnds, Topic
 from qim.core.ports.registry import LeaseRead, ReadLease, Resource, Role
-from qim.core.ports.store_message import OpenSource, SourceOpened
+from qim.core.ports.store_source import OpenSource, SourceOpened
 from qim.core.position import Verdict, judge_ends, judge_predecessor, why_out_of_range
 
 

@@ -17,8 +17,8 @@ from qim.core.contract.entities import ReceiptShard
 from qim.core.contract.logvalue import Outboxed
 from qim.core.effective import EffectiveFilter
 from qim.core.machine import Ms
-from qim.core.ports.log import LogRecord, StoredRecord
-from qim.core.ports.store_message import CommitSource, Position
+from qim.core.ports.log import LogRecord, Position, StoredRecord
+from qim.core.ports.store_source import CommitSource
 
 
 class Stage(IntEnum):

@@ -18,14 +18,8 @@ from qim.core.ports.log import (
 )
 from qim.core.ports.observe import Observation
 from qim.core.ports.registry import LeaseRead, ReadLease
-from qim.core.ports.store_message import (
-    CommitSource,
-    OpenSource,
-    ReadVersions,
-    SourceCommitted,
-    SourceOpened,
-    VersionsRead,
-)
+from qim.core.ports.store_reads import ReadVersions, VersionsRead
+from qim.core.ports.store_source import CommitSource, OpenSource, SourceCommitted, SourceOpened
 
 
 class FanoutConfig(Struct, frozen=True, kw_only=True):

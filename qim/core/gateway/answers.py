@@ -2,6 +2,7 @@
 
 from typing import assert_never
 
+from qim.core.contract.actor import Actor
 from qim.core.contract.entities import MessageRecord, decode_stored_record
 from qim.core.contract.frames import (
     AuthOk,
@@ -26,21 +27,22 @@ from qim.core.contract.frames import (
 )
 from qim.core.contract.params import Parameters
 from qim.core.contract.rpc import (
-    Actor,
-    AskReadBy,
     GroupDone,
     HistoryAnswer,
     MembersAnswer,
     PullAnswer,
     PulledEntry,
     PushTarget,
-    ReadByAnswer,
     SendDone,
+    SyncAnswer,
+)
+from qim.core.contract.rpc_session import (
+    AskReadBy,
+    ReadByAnswer,
     SessionListAnswer,
     SessionRow,
     StateDone,
     StatesAnswer,
-    SyncAnswer,
 )
 from qim.core.gateway.questions import Question
 

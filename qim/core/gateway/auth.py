@@ -13,17 +13,12 @@ about who it is.
 
 from collections import deque
 
+from qim.core.contract.actor import Actor
 from qim.core.contract.errors import ErrorCode, ProtocolError
 from qim.core.contract.frames import Auth, KickReason
 from qim.core.contract.routing import shard
-from qim.core.contract.rpc import (
-    Actor,
-    AskSessionList,
-    AskSync,
-    Kick,
-    SessionListAnswer,
-    SyncAnswer,
-)
+from qim.core.contract.rpc import AskSync, Kick, SyncAnswer
+from qim.core.contract.rpc_session import AskSessionList, SessionListAnswer
 from qim.core.contract.tokens import AccessToken, verify_token
 from qim.core.gateway.answers import auth_ok
 from qim.core.gateway.connection import Connection, Entering

@@ -5,9 +5,10 @@ Legality stands in table.py, bounds of what it is given in outbound.py. A connec
 
 from collections import deque
 
+from qim.core.contract.actor import Actor
 from qim.core.contract.frames import Auth
 from qim.core.contract.params import Parameters
-from qim.core.contract.rpc import Actor, SyncAnswer
+from qim.core.contract.rpc import SyncAnswer
 from qim.core.contract.wire import FrameDecoder
 from qim.core.gateway.outbound import Outbound
 from qim.core.gateway.questions import Batch

@@ -24,15 +24,12 @@ from qim.core.contract.rpc import (
     Message,
     PullAnswer,
     PushBatch,
-    ReadByAnswer,
     Refused,
     SendDone,
-    SessionListAnswer,
-    StateDone,
-    StatesAnswer,
     SyncAnswer,
     WatermarkAnswer,
 )
+from qim.core.contract.rpc_session import ReadByAnswer, SessionListAnswer, StateDone, StatesAnswer
 from qim.core.gateway.auth import Authentication
 from qim.core.gateway.connection import Connection
 from qim.core.gateway.connections import Connections

@@ -6,7 +6,7 @@ nothing that the store could contradict: whoever lost his entry is closed.
 
 from collections import deque
 
-from qim.core.contract.rpc import Actor
+from qim.core.contract.actor import Actor
 from qim.core.gateway.connection import Connection, Entering
 from qim.core.gateway.context import (
     REFRESHES_INFLIGHT_MAX,

@@ -5,6 +5,7 @@ A client never names itself; what it may do is judged by the service that owns t
 
 from typing import Final, assert_never
 
+from qim.core.contract.actor import Actor
 from qim.core.contract.entities import MembershipOp, MessageKind
 from qim.core.contract.errors import ErrorCode, ProtocolError
 from qim.core.contract.frames import (
@@ -28,19 +29,20 @@ from qim.core.contract.ids import dedupe_key, group_conversation_id, single_conv
 from qim.core.contract.params import Parameters
 from qim.core.contract.routing import shard, writer_shard
 from qim.core.contract.rpc import (
-    Actor,
     AskHistory,
     AskMembers,
     AskPull,
-    AskReadBy,
-    AskSessionList,
-    AskStates,
     AskSync,
     AskWatermark,
     SubmitGroup,
     SubmitOverlay,
-    SubmitRead,
     SubmitSend,
+)
+from qim.core.contract.rpc_session import (
+    AskReadBy,
+    AskSessionList,
+    AskStates,
+    SubmitRead,
     SubmitState,
 )
 from qim.core.ports.registry import Resource, Role

@@ -34,13 +34,15 @@ from qim.core.contract.frames import (
 )
 from qim.core.contract.rpc import (
     AskHistory,
-    AskSessionList,
     GroupDone,
     HistoryAnswer,
     MembersAnswer,
     PullAnswer,
-    ReadByAnswer,
     SendDone,
+)
+from qim.core.contract.rpc_session import (
+    AskSessionList,
+    ReadByAnswer,
     SessionListAnswer,
     StateDone,
     StatesAnswer,

@@ -11,6 +11,7 @@ from qim.core.mailbox.orders import Orders, What
 from qim.core.mailbox.shard import Shard, WindowRecord
 from qim.core.mailbox.vocabulary import MailboxConfig
 from qim.core.ports.completion import FailReason
+from qim.core.ports.log import Position
 from qim.core.ports.observe import Count, StageReached
 from qim.core.ports.store_mailbox import (
     AppendEntries,
@@ -20,7 +21,6 @@ from qim.core.ports.store_mailbox import (
     MailboxRow,
     Progress,
 )
-from qim.core.ports.store_message import Position
 from qim.core.position import record_digest
 
 BLAMES_ROWS = (FailReason.TOO_LARGE, FailReason.INVALID, FailReason.OUT_OF_MEMORY)

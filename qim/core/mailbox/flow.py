@@ -41,7 +41,7 @@ from qim.core.ports.store_mailbox import (
     RaiseFloor,
     TrimMailbox,
 )
-from qim.core.ports.store_message import VersionsRead
+from qim.core.ports.store_reads import VersionsRead
 from qim.core.position import record_digest
 from qim.core.timers import Timers, back_off
 from qim.core.version_shelf import VersionShelf

@@ -41,7 +41,7 @@ from qim.core.ports.archive import ArchiveBodiesRead, ReadArchiveBodies
 from qim.core.ports.log import Fetch, Fetched, Topic
 from qim.core.ports.observe import Count, Violation
 from qim.core.ports.store_history import OverlaysRead, ReadOverlays
-from qim.core.ports.store_message import BodiesRead, ReadBodies
+from qim.core.ports.store_reads import BodiesRead, ReadBodies
 from qim.core.retention import retained_until
 
 BodyName = tuple[bytes, int, bytes]

@@ -40,7 +40,7 @@ from qim.core.ports.observe import Count, Gauge, Violation, queue
 from qim.core.ports.registry import Resource, Role
 from qim.core.ports.store_history import OverlaysRead
 from qim.core.ports.store_mailbox import MailboxesRead, PresenceRead, Trimmed
-from qim.core.ports.store_message import BodiesRead, ReadVersions, VersionsRead
+from qim.core.ports.store_reads import BodiesRead, ReadVersions, VersionsRead
 from qim.core.ports.store_session import DeliveredNoted
 from qim.core.timers import Timers, earliest
 from qim.core.version_shelf import VersionShelf

@@ -11,10 +11,9 @@ from qim.core.mailbox.orders import Orders, What
 from qim.core.mailbox.shard import Shard, Stage
 from qim.core.mailbox.vocabulary import POSITION_MISMATCH
 from qim.core.opener import Opener
-from qim.core.ports.log import EndsRead, Fetch, Fetched, OutOfRange, ReadEnds, Topic
+from qim.core.ports.log import EndsRead, Fetch, Fetched, OutOfRange, Position, ReadEnds, Topic
 from qim.core.ports.observe import Violation
 from qim.core.ports.store_mailbox import MailboxOpened, OpenMailbox
-from qim.core.ports.store_message import Position
 from qim.core.position import (
     NO_DIGEST,
     Verdict,

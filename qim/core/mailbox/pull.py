@@ -12,6 +12,7 @@ from typing import assert_never
 import msgspec
 
 from qim.core.contract import routing
+from qim.core.contract.actor import Actor
 from qim.core.contract.cursor import (
     Cursor,
     CursorOwner,
@@ -25,7 +26,6 @@ from qim.core.contract.entities import decode_entry
 from qim.core.contract.errors import ErrorCode, ProtocolError
 from qim.core.contract.invariants import Invariant
 from qim.core.contract.rpc import (
-    Actor,
     AskPull,
     AskSync,
     AskWatermark,
@@ -54,7 +54,7 @@ from qim.core.ports.store_mailbox import (
     MailboxRows,
     ReadMailboxes,
 )
-from qim.core.ports.store_message import BodiesRead
+from qim.core.ports.store_reads import BodiesRead
 
 Ask = AskPull | AskSync | AskWatermark
 

@@ -20,9 +20,8 @@ from qim.core.contract.entities import GroupDispatch
 from qim.core.contract.sequences import mailbox_seq, split_mailbox_seq
 from qim.core.mailbox.lanes import LanePlan, Lanes
 from qim.core.mailbox.vocabulary import ShardRequest
-from qim.core.ports.log import StoredRecord
+from qim.core.ports.log import Position, StoredRecord
 from qim.core.ports.store_mailbox import MailboxRow, Progress
-from qim.core.ports.store_message import Position
 
 
 class Stage(IntEnum):

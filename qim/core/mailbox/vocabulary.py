@@ -30,7 +30,7 @@ from qim.core.ports.store_mailbox import (
     TrimMailbox,
     Trimmed,
 )
-from qim.core.ports.store_message import BodiesRead, ReadBodies, ReadVersions, VersionsRead
+from qim.core.ports.store_reads import BodiesRead, ReadBodies, ReadVersions, VersionsRead
 from qim.core.ports.store_session import DeliveredNoted, NoteDelivered
 from qim.core.retention import RetentionPolicy
 

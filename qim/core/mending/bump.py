@@ -15,7 +15,7 @@ from qim.core.contract.sequences import U16_MAX, before_first, split_mailbox_seq
 from qim.core.mending import source, standing
 from qim.core.mending.asking import NotMended, Procedure, ask, ends, epoch_of, leased
 from qim.core.mending.source import Evidence
-from qim.core.ports.log import EndsRead, Topic
+from qim.core.ports.log import EndsRead, Position, Topic
 from qim.core.ports.registry import Resource, Role
 from qim.core.ports.store_mailbox import (
     MailboxOpened,
@@ -24,7 +24,6 @@ from qim.core.ports.store_mailbox import (
     ShardStateRead,
     TrimMailbox,
 )
-from qim.core.ports.store_message import Position
 from qim.core.ports.store_operator import (
     BumpShard,
     ProjectionRestarted,

@@ -11,7 +11,7 @@ from qim.core.mending.asking import NotMended, Procedure, ask, epoch_of
 from qim.core.ports.completion import Unknown
 from qim.core.ports.log import Append, Appended, LogRecord, Topic
 from qim.core.ports.registry import Role
-from qim.core.ports.store_message import ReadVersions, VersionsRead
+from qim.core.ports.store_reads import ReadVersions, VersionsRead
 
 ATTEMPTS_MAX = 5
 BY_HAND = Source(partition=NO_SOURCE, offset=0, epoch=0, checkpoint=0)

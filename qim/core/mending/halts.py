@@ -13,7 +13,7 @@ from qim.core.mending.asking import Procedure, ask, record_at
 from qim.core.ports.log import Topic
 from qim.core.ports.store_history import ArchivePositionRead, ReadArchivePosition
 from qim.core.ports.store_mailbox import ReadShardState, ShardStateRead
-from qim.core.ports.store_message import ReadSource, SourceRead
+from qim.core.ports.store_source import ReadSource, SourceRead
 
 
 class Halt(Struct, frozen=True, kw_only=True):

@@ -25,8 +25,9 @@ from qim.core.mending.source import Evidence
 from qim.core.ports.archive import ArchivedConversationsRead, ReadArchivedConversations
 from qim.core.ports.log import EndsRead, StoredRecord, Topic
 from qim.core.ports.store_history import ArchivePositionRead, ReadArchivePosition
-from qim.core.ports.store_message import BodiesRead, FactsRead, ReadBodies, ReadFacts
 from qim.core.ports.store_operator import HotRead, ReadHot
+from qim.core.ports.store_reads import BodiesRead, ReadBodies
+from qim.core.ports.store_source import FactsRead, ReadFacts
 from qim.core.position import Verdict
 
 FACTS_PAGE: Final = 1_000
@@ -110,13 +111,17 @@ def look(partition: int, fresh_key: bytes, *, tiered: bool) -> Procedure[Found]:
         archived = max(0, (yield from ask(request, ArchivePositionRead)).offset)
         own = ReadArchivedConversations(op=0, partition=partition, after=b"", limit=0)
         kept = (yield from ask(own, ArchivedConversationsRead)).position
-    trusted = (yield from _judged(log, known, fresh_key)) is Verdict.TRUSTED
+    fanout = yield from _judged(log, known, fresh_key)
+    trusted = fanout is Verdict.TRUSTED
+    trusted = trusted and (yield from applied.judged(log, known)) is Verdict.TRUSTED
     standing = yield from walk(partition, log)
     lost: dict[bytes, Lost] = {}
     facts = yield from _facts(partition)
     committed = [one for one in facts if one.state == _COMMITTED]
     committed.sort(key=lambda one: one.outbox_offset)
     differs_from = _compared(log, standing, committed, lost, trusted=trusted)
+    if fanout is Verdict.OTHER_RECORD:
+        differs_from = min(differs_from, _not_passed(known, standing))
     if not trusted or known.applied > log.end or archived > log.end:
         # Facts behind an audit are gone; what it covered was delivered, but the archive may not have it yet.
         low = min(max(known.checkpoint, 0), archived) if tiered else known.checkpoint
@@ -212,13 +217,27 @@ def _add_hot(
 
 
 def _judged(log: EndsRead, known: Evidence, fresh_key: bytes) -> Procedure[Verdict]:
-    """Fanout's position, as fanout itself judges it at its open; then the writer's, as OPEN does."""
-    if known.checkpoint >= 0:
-        position = (yield from source.opened(known.partition, fresh_key)).position
-        verdict = yield from standing.verdict(Topic.OUTBOX, known.partition, log, position)
-        if verdict is not Verdict.TRUSTED:
-            return verdict
-    return (yield from applied.judged(log, known))
+    """Fanout's position, as fanout itself judges it at its open."""
+    if known.checkpoint < 0:
+        return Verdict.TRUSTED
+    position = (yield from source.opened(known.partition, fresh_key)).position
+    return (yield from standing.verdict(Topic.OUTBOX, known.partition, log, position))
+
+
+def _not_passed(known: Evidence, found: Standing) -> int:
+    """Another record stands before fanout's checkpoint than it had passed, and perhaps below that one, too.
+
+    What was lost may have been barriers or pending records alone, and what was committed since stands where its facts say: they
+    tell nothing of it.
+    """
+    below = [
+        offset
+        for offset in found.placed
+        if offset < known.checkpoint
+        and offset not in known.receipts
+        and offset not in known.dead_letters
+    ]
+    return min([known.checkpoint - 1, *below])
 
 
 def _facts(partition: int) -> Procedure[list[CommitAuditFact]]:

@@ -18,7 +18,7 @@ from qim.core.mending.asking import (
     epoch_of,
     record_at,
 )
-from qim.core.ports.log import Topic
+from qim.core.ports.log import Position, Topic
 from qim.core.ports.registry import (
     LeaseRead,
     ReadLease,
@@ -27,8 +27,8 @@ from qim.core.ports.registry import (
     Resource,
     Role,
 )
-from qim.core.ports.store_message import OpenSource, Position, ReadSource, SourceOpened, SourceRead
 from qim.core.ports.store_operator import AmendSource, SourceAmended
+from qim.core.ports.store_source import OpenSource, ReadSource, SourceOpened, SourceRead
 from qim.core.position import NO_DIGEST, record_digest
 
 PAGE_ROWS = 512

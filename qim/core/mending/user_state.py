@@ -16,9 +16,8 @@ from msgspec.structs import replace
 from qim.core.contract.logvalue import barrier_value
 from qim.core.mending import standing
 from qim.core.mending.asking import NotMended, Procedure, ask, ends, epoch_of, leased
-from qim.core.ports.log import Append, Appended, EndsRead, LogRecord, Topic
+from qim.core.ports.log import Append, Appended, EndsRead, LogRecord, Position, Topic
 from qim.core.ports.registry import Resource, Role
-from qim.core.ports.store_message import Position
 from qim.core.ports.store_session import ApplyStates, SessionOpened, StatesApplied
 from qim.core.position import NO_DIGEST, Verdict
 

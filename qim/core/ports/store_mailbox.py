@@ -8,7 +8,7 @@ shard keeps one base W, a lane ahead or behind it has a field of its own.
 from msgspec import Struct
 
 from qim.core.contract.entities import PresenceEntry
-from qim.core.ports.store_message import Position
+from qim.core.ports.log import Position
 
 
 class OpenMailbox(Struct, frozen=True, kw_only=True, gc=False):

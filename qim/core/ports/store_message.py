@@ -11,25 +11,26 @@ Wall times are ms and only ever handed in. ``shard`` = writer shard = outbox par
 
 from msgspec import Struct
 
-from qim.core.ports.log import Position as Position
-from qim.core.ports.store_reads import BodiesRead as BodiesRead
-from qim.core.ports.store_reads import HistoryItem as HistoryItem
-from qim.core.ports.store_reads import HistoryPage as HistoryPage
-from qim.core.ports.store_reads import HistoryRead as HistoryRead
-from qim.core.ports.store_reads import MembershipRead as MembershipRead
-from qim.core.ports.store_reads import ReadBodies as ReadBodies
-from qim.core.ports.store_reads import ReadHistory as ReadHistory
-from qim.core.ports.store_reads import ReadMembership as ReadMembership
-from qim.core.ports.store_reads import ReadVersions as ReadVersions
-from qim.core.ports.store_reads import VersionsRead as VersionsRead
-from qim.core.ports.store_source import CommitSource as CommitSource
-from qim.core.ports.store_source import FactsRead as FactsRead
-from qim.core.ports.store_source import OpenSource as OpenSource
-from qim.core.ports.store_source import ReadFacts as ReadFacts
-from qim.core.ports.store_source import ReadSource as ReadSource
-from qim.core.ports.store_source import SourceCommitted as SourceCommitted
-from qim.core.ports.store_source import SourceOpened as SourceOpened
-from qim.core.ports.store_source import SourceRead as SourceRead
+from qim.core.ports.store_reads import (
+    BodiesRead,
+    HistoryRead,
+    MembershipRead,
+    ReadBodies,
+    ReadHistory,
+    ReadMembership,
+    ReadVersions,
+    VersionsRead,
+)
+from qim.core.ports.store_source import (
+    CommitSource,
+    FactsRead,
+    OpenSource,
+    ReadFacts,
+    ReadSource,
+    SourceCommitted,
+    SourceOpened,
+    SourceRead,
+)
 
 
 class OpenShard(Struct, frozen=True, kw_only=True, gc=False):

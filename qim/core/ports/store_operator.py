@@ -6,7 +6,7 @@ Each that writes is fenced like a machine's own request, binds to an incarnation
 
 from msgspec import Struct
 
-from qim.core.ports.store_message import Position
+from qim.core.ports.log import Position
 
 
 class AmendSource(Struct, frozen=True, kw_only=True, gc=False):

@@ -15,13 +15,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from qim.core.contract.errors import ErrorCode
-from qim.core.contract.rpc import (
-    AskMembers,
-    AskSummaries,
-    MembersAnswer,
-    Refused,
-    SummariesAnswer,
-)
+from qim.core.contract.rpc import AskMembers, MembersAnswer, Refused
+from qim.core.contract.rpc_session import AskSummaries, SummariesAnswer
 from qim.core.machine import Ms
 from qim.core.ports.network import Send
 from qim.core.ports.registry import LeaseRead, ReadLease, Resource, Role

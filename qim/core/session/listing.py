@@ -20,7 +20,7 @@ from qim.core.contract import routing
 from qim.core.contract.entities import EMPTY_ID
 from qim.core.contract.errors import ErrorCode
 from qim.core.contract.hashing import H
-from qim.core.contract.rpc import (
+from qim.core.contract.rpc_session import (
     AskSessionList,
     AskSummaries,
     SessionListAnswer,

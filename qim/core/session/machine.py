@@ -17,12 +17,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from qim.core.contract import routing
-from qim.core.contract.rpc import (
+from qim.core.contract.rpc import MembersAnswer, Refused
+from qim.core.contract.rpc_session import (
     AskReadBy,
     AskSessionList,
     AskStates,
-    MembersAnswer,
-    Refused,
     SubmitRead,
     SubmitState,
     SummariesAnswer,
@@ -34,7 +33,7 @@ from qim.core.ports.local import DrainRequested, FreshEpochWanted, LeaseGone, Le
 from qim.core.ports.network import Received
 from qim.core.ports.observe import Count, Gauge, Violation, queue
 from qim.core.ports.registry import LeaseRead, Resource, Role
-from qim.core.ports.store_message import ReadVersions, VersionsRead
+from qim.core.ports.store_reads import ReadVersions, VersionsRead
 from qim.core.ports.store_session import DeliveredRead, MarksRead, SessionsRead, StatesRead
 from qim.core.session import opening
 from qim.core.session.asking import Writers

@@ -6,9 +6,8 @@ its log's start.
 
 from qim.core.machine import Ms
 from qim.core.opener import Opener
-from qim.core.ports.log import EndsRead, Fetch, Fetched, OutOfRange, ReadEnds, Topic
+from qim.core.ports.log import EndsRead, Fetch, Fetched, OutOfRange, Position, ReadEnds, Topic
 from qim.core.ports.observe import Violation
-from qim.core.ports.store_message import Position
 from qim.core.ports.store_session import OpenSession, SessionOpened
 from qim.core.position import (
     NO_DIGEST,

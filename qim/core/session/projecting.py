@@ -13,9 +13,8 @@ from qim.core.contract.entities import EMPTY_ID, NO_SOURCE, GroupDispatch, Messa
 from qim.core.contract.invariants import SideStage
 from qim.core.contract.logvalue import Dispatched, NewerFormat, Undecodable, read_dispatch
 from qim.core.machine import Ms
-from qim.core.ports.log import StoredRecord
+from qim.core.ports.log import Position, StoredRecord
 from qim.core.ports.observe import Count, StageReached, halted
-from qim.core.ports.store_message import Position
 from qim.core.ports.store_session import ProjectDispatches, ProjectedRow
 from qim.core.position import record_digest
 from qim.core.session.orders import Orders, What

@@ -2,9 +2,9 @@
 
 from msgspec import Struct
 
+from qim.core.contract.actor import Actor
 from qim.core.contract.errors import ErrorCode
-from qim.core.contract.rpc import (
-    Actor,
+from qim.core.contract.rpc_session import (
     AskReadBy,
     AskSessionList,
     AskStates,

@@ -10,18 +10,16 @@ from collections import deque
 from typing import assert_never
 
 from qim.core.contract import routing
+from qim.core.contract.actor import Actor
 from qim.core.contract.errors import ErrorCode
-from qim.core.contract.rpc import (
-    Actor,
-    AskMembers,
+from qim.core.contract.rpc import AskMembers, MembersAnswer, Refused
+from qim.core.contract.rpc_session import (
     AskReadBy,
     AskSessionList,
     AskStates,
     AskSummaries,
     DeviceRow,
-    MembersAnswer,
     ReadByAnswer,
-    Refused,
     StateDone,
     StateRow,
     StatesAnswer,

@@ -18,8 +18,7 @@ from msgspec import Struct
 from qim.core.contract.entities import GroupDispatch
 from qim.core.contract.sequences import FIRST_SHARD_EPOCH
 from qim.core.contract.statelog import UserStateRecord
-from qim.core.ports.log import StoredRecord, Topic
-from qim.core.ports.store_message import Position
+from qim.core.ports.log import Position, StoredRecord, Topic
 from qim.core.session.question import Question
 from qim.core.session.vocabulary import ShardRequest
 

@@ -6,7 +6,7 @@ changes that row. It also ends when retention takes the first record that it cou
 
 from msgspec import Struct
 
-from qim.core.contract.rpc import SessionRow, Summary
+from qim.core.contract.rpc_session import SessionRow, Summary
 from qim.core.machine import Ms
 from qim.core.ports.store_session import SessionRecord
 from qim.core.session.vocabulary import SessionConfig

@@ -19,11 +19,10 @@ from qim.core.contract.logvalue import (
     read_user_state,
     user_state_value,
 )
-from qim.core.contract.rpc import StateDone
+from qim.core.contract.rpc_session import StateDone
 from qim.core.contract.statelog import UserStateRecord, encode_state_record, user_state_key
-from qim.core.ports.log import Append, Appended, LogRecord, StoredRecord, Topic
+from qim.core.ports.log import Append, Appended, LogRecord, Position, StoredRecord, Topic
 from qim.core.ports.observe import Count, Violation, halted
-from qim.core.ports.store_message import Position
 from qim.core.ports.store_session import ApplyStates, StateChange, StatesApplied
 from qim.core.position import record_digest
 from qim.core.session.known import Known

@@ -20,7 +20,7 @@ from qim.core.ports.log import (
 from qim.core.ports.network import Received, Send
 from qim.core.ports.observe import Observation
 from qim.core.ports.registry import LeaseRead, ReadLease
-from qim.core.ports.store_message import ReadVersions, VersionsRead
+from qim.core.ports.store_reads import ReadVersions, VersionsRead
 from qim.core.ports.store_session import (
     ApplyStates,
     DeliveredRead,

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from msgspec import Struct
 
 from qim.core.contract.entities import ConversationKind
-from qim.core.ports.store_message import MembershipRead
+from qim.core.ports.store_reads import MembershipRead
 
 
 class Audience(Struct, frozen=True, kw_only=True):

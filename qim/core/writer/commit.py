@@ -5,7 +5,7 @@ One Commit a dedupe key and shard at a time; later requests with the same key at
 
 from msgspec import Struct
 
-from qim.core.contract.rpc import Actor
+from qim.core.contract.actor import Actor
 from qim.core.ports.moderation import Verdict
 from qim.core.writer.audience import Audience
 from qim.core.writer.membership import GroupChange, GroupRequest, NoOp, Refusal

@@ -8,9 +8,9 @@ An intent here was recorded by an owner of the past and is in no outbox that cou
 
 from typing import Final
 
+from qim.core.contract.actor import Actor
 from qim.core.contract.entities import decode_stored_record
 from qim.core.contract.ids import dedupe_key
-from qim.core.contract.rpc import Actor
 from qim.core.ports.store_message import PendingRead, ReadPending
 from qim.core.writer.commit import Commit
 from qim.core.writer.orders import Call, Orders, Pending

@@ -16,18 +16,12 @@ from qim.core.contract.entities import ConversationKind
 from qim.core.contract.errors import ErrorCode
 from qim.core.contract.ids import ID_BYTES, single_conversation_id
 from qim.core.contract.routing import writer_shard
-from qim.core.contract.rpc import (
-    AskHistory,
-    AskMembers,
-    AskSummaries,
-    HistoryAnswer,
-    MembersAnswer,
-    SummariesAnswer,
-)
+from qim.core.contract.rpc import AskHistory, AskMembers, HistoryAnswer, MembersAnswer
+from qim.core.contract.rpc_session import AskSummaries, SummariesAnswer
 from qim.core.contract.sequences import U64_MAX
 from qim.core.ports.archive import ArchiveRead
 from qim.core.ports.network import Received
-from qim.core.ports.store_message import (
+from qim.core.ports.store_reads import (
     HistoryItem,
     HistoryRead,
     MembershipRead,

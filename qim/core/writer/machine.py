@@ -16,12 +16,12 @@ from qim.core.contract.routing import writer_shard
 from qim.core.contract.rpc import (
     AskHistory,
     AskMembers,
-    AskSummaries,
     Refused,
     SubmitGroup,
     SubmitOverlay,
     SubmitSend,
 )
+from qim.core.contract.rpc_session import AskSummaries
 from qim.core.machine import Choose, Ms, kinds
 from qim.core.ports.completion import Failed, Fenced, StoreReset, StoreRole, Unknown
 from qim.core.ports.local import DrainRequested, LeaseGone, LeaseHeld, Started

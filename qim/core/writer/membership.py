@@ -10,10 +10,11 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from qim.core.contract.actor import Actor
 from qim.core.contract.entities import ConversationKind, MembershipDelta, MembershipOp
 from qim.core.contract.errors import ErrorCode
 from qim.core.contract.ids import NIL_ID, control_digest, membership_digest_next
-from qim.core.contract.rpc import Actor, SubmitGroup
+from qim.core.contract.rpc import SubmitGroup
 from qim.core.ports.store_message import MembershipWrite
 from qim.core.writer.audience import Audience
 

@@ -9,10 +9,10 @@ from typing import Final
 
 from msgspec import Struct
 
+from qim.core.contract.actor import Actor
 from qim.core.contract.entities import MessageKind
 from qim.core.contract.errors import ErrorCode
-from qim.core.contract.rpc import Actor
-from qim.core.ports.store_message import HistoryPage
+from qim.core.ports.store_reads import HistoryPage
 from qim.core.writer.audience import Audience
 from qim.core.writer.membership import Refusal
 from qim.core.writer.scan import Row

@@ -10,9 +10,10 @@ from msgspec import Struct
 
 from qim.core.contract.entities import EMPTY_ID, ConversationKind
 from qim.core.contract.kinds import HistoryDirection
-from qim.core.contract.rpc import AskHistory, AskMembers, AskSummaries, Summary
+from qim.core.contract.rpc import AskHistory, AskMembers
+from qim.core.contract.rpc_session import AskSummaries, Summary
 from qim.core.contract.sequences import U64_MAX
-from qim.core.ports.store_message import HistoryPage
+from qim.core.ports.store_reads import HistoryPage
 from qim.core.retention import FOREVER_MS, RetentionPolicy, retained_until
 from qim.core.writer.commit import Waiter
 from qim.core.writer.overlays import COUNTED, OVERLAYS, Target

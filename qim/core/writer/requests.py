@@ -16,10 +16,7 @@ from qim.core.contract.errors import ErrorCode
 from qim.core.contract.ids import dedupe_key, single_conversation_id
 from qim.core.contract.rpc import SubmitOverlay, SubmitSend
 from qim.core.ports.network import Received
-from qim.core.ports.store_message import (
-    MembershipRead,
-    ReadMembership,
-)
+from qim.core.ports.store_reads import MembershipRead, ReadMembership
 from qim.core.writer.admission import TokenBuckets
 from qim.core.writer.arrivals import Submit, commit_of, digest_of
 from qim.core.writer.audience import NOWHERE, Audience, AudienceCache, audience_of

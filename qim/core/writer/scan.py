@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from qim.core.contract.entities import MessageKind, MessageRecord, decode_stored_record
 from qim.core.contract.sequences import U64_MAX
-from qim.core.ports.store_message import HistoryItem, HistoryPage
+from qim.core.ports.store_reads import HistoryItem, HistoryPage
 from qim.core.retention import RetentionPolicy, retained_until
 
 ROW_SEQ_BYTES: Final = 8

@@ -3,6 +3,7 @@
 Errors are Refusals with INVALID_ARGUMENT, UNSUPPORTED or TOO_MANY_MEMBERS; nothing here knows time or members.
 """
 
+from qim.core.contract.actor import Actor
 from qim.core.contract.entities import MembershipOp, MessageKind, RetentionClass
 from qim.core.contract.errors import ErrorCode
 from qim.core.contract.ids import (
@@ -12,7 +13,7 @@ from qim.core.contract.ids import (
     single_conversation_id,
     tenant_id_is_valid,
 )
-from qim.core.contract.rpc import Actor, SubmitGroup, SubmitOverlay, SubmitSend
+from qim.core.contract.rpc import SubmitGroup, SubmitOverlay, SubmitSend
 from qim.core.contract.sequences import U64_MAX
 from qim.core.writer.membership import Refusal
 from qim.core.writer.overlays import OVERLAYS

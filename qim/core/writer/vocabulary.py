@@ -43,7 +43,6 @@ from qim.core.ports.store_message import (
     ApplyOutbox,
     CommitsFound,
     HeadsWritten,
-    HistoryRead,
     LookupCommits,
     MarkCommitted,
     MarkedCommitted,
@@ -51,18 +50,16 @@ from qim.core.ports.store_message import (
     MarkLost,
     MarkRefused,
     MembershipChange,
-    MembershipRead,
     OpenShard,
     OutboxApplied,
     PendingRead,
-    ReadHistory,
-    ReadMembership,
     ReadPending,
     ReserveAndRecord,
     Reserved,
     ShardOpened,
     WriteHeads,
 )
+from qim.core.ports.store_reads import HistoryRead, MembershipRead, ReadHistory, ReadMembership
 from qim.core.retention import RetentionPolicy
 
 __all__ = [

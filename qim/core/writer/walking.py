@@ -8,7 +8,7 @@ A read in doubt or failed is asked again; one that nobody waits for any more is 
 from typing import Final
 
 from qim.core.ports.archive import ArchiveRead, ReadArchive
-from qim.core.ports.store_message import HistoryRead, ReadHistory
+from qim.core.ports.store_reads import HistoryRead, ReadHistory
 from qim.core.writer.orders import Call, Flight, Orders
 from qim.core.writer.overlays import Target
 from qim.core.writer.query import Query, Tally

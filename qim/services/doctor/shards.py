@@ -10,7 +10,7 @@ from qim.core.ports.log import Topic
 from qim.core.ports.registry import LeaseRead, ReadLease, Resource, Role
 from qim.core.ports.store_history import ArchivePositionRead, ReadArchivePosition
 from qim.core.ports.store_mailbox import ReadShardState, ShardStateRead
-from qim.core.ports.store_message import ReadSource, SourceRead
+from qim.core.ports.store_source import ReadSource, SourceRead
 from qim.services.doctor.findings import Finding, fail, ok, warn
 from qim.services.mending import Mender
 from qim.services.roles import LEASED, ServiceRole, resources

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from qim.core.contract.entities import decode_stored_record
 from qim.core.ports.store_history import ArchiveCommitted, CommitArchive, HotTrimmed, TrimHot
-from qim.core.ports.store_message import HistoryItem, HistoryRead, ReadHistory
+from qim.core.ports.store_reads import HistoryItem, HistoryRead, ReadHistory
 from qim.core.retention import RetentionPolicy, retained_until
 from qim.sim.history import History
 from qim.sim.node import Host

@@ -21,20 +21,18 @@ from qim.core.ports.store_mailbox import (
 )
 from qim.core.ports.store_message import (
     ApplyOutbox,
-    CommitSource,
     LookupCommits,
     MarkCommitted,
     MarkRefused,
     MembershipChange,
     OpenShard,
-    OpenSource,
-    ReadHistory,
-    ReadMembership,
     ReadPending,
     ReserveAndRecord,
     WriteHeads,
 )
+from qim.core.ports.store_reads import ReadHistory, ReadMembership
 from qim.core.ports.store_session import ApplyStates, OpenSession, ProjectDispatches
+from qim.core.ports.store_source import CommitSource, OpenSource
 from qim.sim.history import History
 from qim.sim.node import Host
 

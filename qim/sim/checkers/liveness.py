@@ -9,7 +9,7 @@ from qim.core.ports.completion import StoreRole
 from qim.core.ports.log import Topic
 from qim.core.ports.store_history import ArchivePositionRead, ReadArchivePosition
 from qim.core.ports.store_mailbox import ReadShardState, ShardStateRead
-from qim.core.ports.store_message import ReadSource, SourceRead
+from qim.core.ports.store_source import ReadSource, SourceRead
 from qim.core.retention import RetentionPolicy
 from qim.sim.begun import is_before
 from qim.sim.history import History

@@ -11,13 +11,12 @@ from qim.core.contract.entities import MessageKind, decode_stored_record
 from qim.core.contract.rpc import (
     AskHistory,
     AskPull,
-    AskSummaries,
     HistoryAnswer,
     PullAnswer,
     PushBatch,
     SendDone,
-    SummariesAnswer,
 )
+from qim.core.contract.rpc_session import AskSummaries, SummariesAnswer
 from qim.core.ports.network import Send
 from qim.core.ports.store_mailbox import AppendEntries, EntriesAppended
 from qim.sim.history import History

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from qim.core.contract.entities import decode_receipt
 from qim.core.contract.ids import dispatch_id
 from qim.core.ports.log import StoredRecord
-from qim.core.ports.store_message import CommitSource, SourceCommitted
+from qim.core.ports.store_source import CommitSource, SourceCommitted
 from qim.sim.history import History
 from qim.sim.node import Host
 from qim.sim.oracle import Effective, Expected

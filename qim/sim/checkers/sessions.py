@@ -8,7 +8,8 @@ from qim.core.contract.entities import EMPTY_ID, MessageKind, decode_stored_reco
 from qim.core.contract.errors import ProtocolError
 from qim.core.contract.kinds import StateFlag, Tombstone
 from qim.core.contract.logvalue import StateLogged, read_user_state
-from qim.core.contract.rpc import PulledEntry, SessionRow
+from qim.core.contract.rpc import PulledEntry
+from qim.core.contract.rpc_session import SessionRow
 from qim.core.contract.sequences import split_mailbox_seq
 from qim.core.ports.log import Topic
 from qim.sim.cast import TENANT

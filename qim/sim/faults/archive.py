@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from qim.core.ports.completion import StoreRole
 from qim.core.ports.log import Topic
 from qim.core.ports.store_history import ArchivePositionRead, ReadArchivePosition
-from qim.core.ports.store_message import ReadSource, SourceRead
+from qim.core.ports.store_source import ReadSource, SourceRead
 from qim.sim.faults.kind import FaultBase, open_window
 
 if TYPE_CHECKING:

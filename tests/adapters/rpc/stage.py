@@ -6,12 +6,8 @@ from typing import Any
 
 from qim.adapters.reporting import Reporting
 from qim.adapters.rpc import ProcessRole, RpcLimits, RpcNetwork, RpcSecurity
-from qim.core.contract.rpc import (
-    Actor,
-    AskHistory,
-    HistoryAnswer,
-    Message,
-)
+from qim.core.contract.actor import Actor
+from qim.core.contract.rpc import AskHistory, HistoryAnswer, Message
 from qim.core.ports.network import Received, Send
 
 WAIT_SECONDS_MAX = 20.0

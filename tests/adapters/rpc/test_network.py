@@ -11,7 +11,8 @@ from qim.adapters.rpc.frames import (
     control_kind,
     frame,
 )
-from qim.core.contract.rpc import Kick, SummariesAnswer, decode_message, encode_message
+from qim.core.contract.rpc import Kick, decode_message, encode_message
+from qim.core.contract.rpc_session import SummariesAnswer
 from tests.adapters.rpc.conftest import GATEWAY, SESSION, WRITER, Play, rids
 from tests.adapters.rpc.raw import RawConnection, RawListener
 from tests.adapters.rpc.stage import ACTOR, Process, answer, ask
@@ -225,6 +226,6 @@ def test_an_answer_to_a_session_and_one_to_a_gateway(play: Play) -> None:
 
 
 def ask_summaries(rid: int) -> Any:
-    from qim.core.contract.rpc import AskSummaries
+    from qim.core.contract.rpc_session import AskSummaries
 
     return AskSummaries(rid=rid, actor=ACTOR, window=10, items=())

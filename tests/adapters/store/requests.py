@@ -15,6 +15,9 @@ from qim.core.contract.hashing import H
 from qim.core.ports import store_audit as audit
 from qim.core.ports import store_mailbox as mailbox
 from qim.core.ports import store_message as message
+from qim.core.ports import store_reads as reads
+from qim.core.ports import store_source as source
+from qim.core.ports.log import Position
 from tests.adapters.store.servers import Store, ask
 
 HOUR = 3_600_000
@@ -194,16 +197,16 @@ class Shard:
         return self
 
     def membership(self, conversation_id: bytes = GROUP) -> Any:
-        return self.ask(message.ReadMembership, conversation_id=conversation_id)
+        return self.ask(reads.ReadMembership, conversation_id=conversation_id)
 
     def history(self, low: int = -1, high: int = FOREVER, **other: Any) -> Any:
         """The page of one conversation."""
         asked = {"conversation_id": SINGLE, "newest_first": False, "limit": 100} | other
-        return self.histories(message.HistoryItem(low=low, high=high, **asked))[0]
+        return self.histories(reads.HistoryItem(low=low, high=high, **asked))[0]
 
-    def histories(self, *items: message.HistoryItem, **fields: Any) -> Any:
-        pages: tuple[message.HistoryPage, ...]
-        pages = self.ask(message.ReadHistory, items=items, **fields).pages
+    def histories(self, *items: reads.HistoryItem, **fields: Any) -> Any:
+        pages: tuple[reads.HistoryPage, ...]
+        pages = self.ask(reads.ReadHistory, items=items, **fields).pages
         assert len(pages) == len(items)
         return pages
 
@@ -218,7 +221,7 @@ class Shard:
 
     def facts(self) -> Any:
         return ask(
-            self.store, message.ReadFacts(op=1, shard=self.shard, after=b"", limit=1000)
+            self.store, source.ReadFacts(op=1, shard=self.shard, after=b"", limit=1000)
         ).facts
 
 
@@ -299,7 +302,7 @@ class Box:
         days: tuple[tuple[int, int], ...] = (),
         **other: Any,
     ) -> Any:
-        fields = {"position": message.Position(b"topic", base_to, b"p" * 16)} | other
+        fields = {"position": Position(b"topic", base_to, b"p" * 16)} | other
         return self.ask(
             mailbox.AppendEntries,
             base_from=base_from,

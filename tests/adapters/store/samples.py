@@ -8,8 +8,11 @@ from qim.core.ports import store_history as history
 from qim.core.ports import store_mailbox as mailbox
 from qim.core.ports import store_message as message
 from qim.core.ports import store_operator as operator
+from qim.core.ports import store_reads as reads
 from qim.core.ports import store_session as session
+from qim.core.ports import store_source as source
 from qim.core.ports.archive import ArchivedConversation
+from qim.core.ports.log import Position
 from qim.core.ports.store import StoreRequest
 from tests.adapters.store.requests import (
     GROUP,
@@ -27,7 +30,7 @@ from tests.adapters.store.requests import (
     step,
 )
 
-POSITION = message.Position(b"topic", 9, b"d" * 16)
+POSITION = Position(b"topic", 9, b"d" * 16)
 ARCHIVED = ArchivedConversation(
     conversation_id=SINGLE,
     conversation_kind=1,
@@ -58,19 +61,19 @@ _OWN: dict[type, dict[str, Any]] = {
     message.MarkCommitted: {"applied_to": 9, "items": (marked(single(5), 1, 8),)},
     message.MarkRefused: {"items": (marked(single(5), 1, 8),)},
     message.ReadPending: {"after": b"", "limit": 5},
-    message.ReadMembership: {"conversation_id": GROUP},
-    message.ReadVersions: {"names": ((3, GROUP, 1, digest_of(1)),)},
-    message.ReadHistory: {
+    reads.ReadMembership: {"conversation_id": GROUP},
+    reads.ReadVersions: {"names": ((3, GROUP, 1, digest_of(1)),)},
+    reads.ReadHistory: {
         "items": (
-            message.HistoryItem(
+            reads.HistoryItem(
                 conversation_id=SINGLE, low=-1, high=9, newest_first=True, limit=3, user_id=1
             ),
         )
     },
-    message.ReadBodies: {"names": ((SINGLE, 1, mid(5)),)},
+    reads.ReadBodies: {"names": ((SINGLE, 1, mid(5)),)},
     message.WriteHeads: {"heads": ((SINGLE, 3, mid(7), mid(6)),)},
-    message.OpenSource: {"partition": 3, "fresh_key": MARKER},
-    message.CommitSource: {
+    source.OpenSource: {"partition": 3, "fresh_key": MARKER},
+    source.CommitSource: {
         "partition": 3,
         "from_offset": 0,
         "to": POSITION,
@@ -78,8 +81,8 @@ _OWN: dict[type, dict[str, Any]] = {
         "receipts": ((3, b"r"),),
         "dead_letters": ((4, b"x"),),
     },
-    message.ReadSource: {"partition": 3, "low": 0, "high": 9, "limit": 5},
-    message.ReadFacts: {"after": b"", "limit": 5},
+    source.ReadSource: {"partition": 3, "low": 0, "high": 9, "limit": 5},
+    source.ReadFacts: {"after": b"", "limit": 5},
     audit.OpenCoverage: {"partition": 3, "fresh_key": MARKER},
     audit.AdvanceCoverage: {"partition": 3, "covered_to": 1, "drop_facts": (mid(5),)},
     history.OpenArchive: {"partition": 3, "fresh_key": MARKER},
@@ -185,7 +188,7 @@ _COMMON: dict[str, Any] = {
 KINDS: tuple[type, ...] = get_args(StoreRequest)
 OPENS = (
     message.OpenShard,
-    message.OpenSource,
+    source.OpenSource,
     mailbox.OpenMailbox,
     history.OpenArchive,
     audit.OpenCoverage,

@@ -11,8 +11,11 @@ from qim.core.ports import store_history as history
 from qim.core.ports import store_mailbox as mailbox
 from qim.core.ports import store_message as message
 from qim.core.ports import store_operator as operator
+from qim.core.ports import store_reads as reads
 from qim.core.ports import store_session as session
+from qim.core.ports import store_source as source
 from qim.core.ports.archive import ArchivedConversation
+from qim.core.ports.log import Position
 from tests.adapters.store.requests import (
     HOUR,
     MARKER,
@@ -103,9 +106,7 @@ def changes(draw: st.DrawFn) -> message.MembershipChange:
     )
 
 
-POSITIONS = st.builds(
-    message.Position, st.sampled_from([b"", b"topic"]), OFFSETS, st.just(b"d" * 16)
-)
+POSITIONS = st.builds(Position, st.sampled_from([b"", b"topic"]), OFFSETS, st.just(b"d" * 16))
 MEMBERS = st.binary(max_size=40)
 
 
@@ -115,7 +116,7 @@ def tuples(strategy: st.SearchStrategy[Any], most: int = 4) -> st.SearchStrategy
 
 NAMES = st.tuples(SHARDS, CONVERSATIONS, VERSIONS).map(lambda n: (*n, digest_of(n[2])))
 HISTORY_ITEMS = st.builds(
-    message.HistoryItem,
+    reads.HistoryItem,
     conversation_id=CONVERSATIONS,
     low=st.integers(-1, 9),
     high=st.integers(0, 9) | st.just(1 << 64),
@@ -241,15 +242,15 @@ _OWN: dict[type, dict[str, st.SearchStrategy[Any]]] = {
     message.MarkCommitted: {"applied_to": OFFSETS, "items": tuples(mark_items(), 2)},
     message.MarkRefused: {"items": tuples(mark_items(), 2)},
     message.ReadPending: {"after": st.just(b"") | st.binary(min_size=1, max_size=40)},
-    message.ReadMembership: {},
-    message.ReadVersions: {"names": tuples(NAMES)},
-    message.ReadHistory: {"items": tuples(HISTORY_ITEMS), "bytes_max": st.integers(0, 900)},
-    message.ReadBodies: {"names": tuples(st.tuples(CONVERSATIONS, SEQS, NUMBERS.map(mid)))},
+    reads.ReadMembership: {},
+    reads.ReadVersions: {"names": tuples(NAMES)},
+    reads.ReadHistory: {"items": tuples(HISTORY_ITEMS), "bytes_max": st.integers(0, 900)},
+    reads.ReadBodies: {"names": tuples(st.tuples(CONVERSATIONS, SEQS, NUMBERS.map(mid)))},
     message.WriteHeads: {
         "heads": tuples(st.tuples(CONVERSATIONS, SEQS, NUMBERS.map(mid), NUMBERS.map(mid)))
     },
-    message.OpenSource: {},
-    message.CommitSource: {
+    source.OpenSource: {},
+    source.CommitSource: {
         "from_offset": OFFSETS,
         "to": POSITIONS,
         "filter_epoch": EPOCHS,
@@ -257,8 +258,8 @@ _OWN: dict[type, dict[str, st.SearchStrategy[Any]]] = {
         "dead_letters": OFFSET_ROWS,
         "log_start": st.just(0) | OFFSETS,
     },
-    message.ReadSource: {"low": OFFSETS, "high": OFFSETS},
-    message.ReadFacts: {"after": st.just(b"") | NUMBERS.map(mid)},
+    source.ReadSource: {"low": OFFSETS, "high": OFFSETS},
+    source.ReadFacts: {"after": st.just(b"") | NUMBERS.map(mid)},
     audit.OpenCoverage: {},
     audit.AdvanceCoverage: {"covered_to": OFFSETS, "drop_facts": tuples(NUMBERS.map(mid))},
     history.OpenArchive: {},

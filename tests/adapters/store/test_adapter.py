@@ -18,6 +18,7 @@ from qim.adapters.redis.outcomes import NotConnected
 from qim.adapters.redis.store import RedisStore
 from qim.core.ports import store_mailbox as mailbox
 from qim.core.ports import store_message as message
+from qim.core.ports import store_source as source
 from qim.core.ports.completion import Failed, FailReason, StoreReset, StoreRole, Unknown
 from tests.adapters.store.requests import MARKER, NOW, key, marked, single
 from tests.adapters.store.samples import KINDS, sample
@@ -110,7 +111,7 @@ def test_a_message_through_every_request(server: Server) -> None:
             (shard,) = await ask(store, OPEN)
             run_id, _, marker = shard.incarnation.partition(b"/")
             assert (run_id, marker) == (store.connection.run_id, MARKER)
-            await ask(store, *[sample(kind) for kind in (message.OpenSource, mailbox.OpenMailbox)])
+            await ask(store, *[sample(kind) for kind in (source.OpenSource, mailbox.OpenMailbox)])
             for kind in KINDS:
                 fields = {"incarnation": shard.incarnation}
                 if "incarnation" not in kind.__struct_fields__:  # type: ignore[attr-defined]
@@ -204,7 +205,7 @@ def test_no_server_is_failed_and_a_lost_reply_unknown(server: Server) -> None:
             (shard,) = await ask(store, OPEN)
             server.look.execute_command("CLIENT", "PAUSE", "30000", "WRITE")
             waiting = asyncio.ensure_future(
-                ask(store, bound(message.ReserveAndRecord, shard), sample(message.ReadFacts))
+                ask(store, bound(message.ReserveAndRecord, shard), sample(source.ReadFacts))
             )
             for _ in range(5):
                 await asyncio.sleep(0)
@@ -307,7 +308,7 @@ def test_what_one_machine_is_told_of_the_keyspace_all_are(server: Server, told_b
             server.look.flushall()
             server.look.set(INCARNATION_KEY, b"another process1")
             if told_by == "an Open":
-                await ask(store, sample(message.OpenSource))
+                await ask(store, sample(source.OpenSource))
             else:
                 await ask(store, bound(message.ReserveAndRecord, shard))
             assert [reset.store for reset in await told(store, 2)] == [*StoreRole]

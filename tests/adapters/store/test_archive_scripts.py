@@ -13,6 +13,7 @@ from qim.core.contract.entities import (
 )
 from qim.core.ports.archive import ArchivedConversation
 from qim.core.ports.completion import Fenced
+from qim.core.ports.log import Position
 from qim.core.ports.store_history import (
     ArchiveCommitted,
     ArchivePositionRead,
@@ -26,13 +27,8 @@ from qim.core.ports.store_history import (
     RestoreConversations,
     TrimHot,
 )
-from qim.core.ports.store_message import (
-    ApplyOutbox,
-    Fresh,
-    OpenShard,
-    Position,
-    ReadVersions,
-)
+from qim.core.ports.store_message import ApplyOutbox, Fresh, OpenShard
+from qim.core.ports.store_reads import ReadVersions
 from tests.adapters.store.requests import (
     FOREVER,
     GROUP,

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from qim.adapters.redis.scripts import load_scripts
 from qim.core.contract.entities import MembershipOp
 from qim.core.ports.store_history import RestoreConversations
-from qim.core.ports.store_message import Fresh, ReadVersions
+from qim.core.ports.store_message import Fresh
+from qim.core.ports.store_reads import ReadVersions
 from qim.sim.keyspace import ScriptRuntime
 from tests.adapters.archive.archives import Asker, SqliteAsked
 from tests.adapters.archive.records import control

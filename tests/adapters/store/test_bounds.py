@@ -9,6 +9,8 @@ from qim.adapters.redis import codec
 from qim.core.contract.entities import MembershipOp
 from qim.core.ports import store_mailbox as mailbox
 from qim.core.ports import store_message as message
+from qim.core.ports import store_source as source
+from qim.core.ports.log import Position
 from tests.adapters.store.requests import NOW, Box, Shard, key, marked, mid, row, single, step
 from tests.adapters.store.servers import Store, ask
 
@@ -69,7 +71,7 @@ def test_append(store: Store, users: int) -> None:
             moves=(),
             rows=rows,
             days=((20_000, 1000),),
-            position=message.Position(b"t", 1, b"d"),
+            position=Position(b"t", 1, b"d"),
         )
 
     count = greatest(append)
@@ -99,22 +101,22 @@ def test_claims_and_floor(store: Store) -> None:
 
 
 def test_receipts(store: Store) -> None:
-    ask(store, message.OpenSource(op=1, partition=1, epoch=1, fresh_key=b"k"))
+    ask(store, source.OpenSource(op=1, partition=1, epoch=1, fresh_key=b"k"))
     receipts = tuple((n, b"r" * 40) for n in range(6_900))
     shard = Shard(store)
-    commit = message.CommitSource(
+    commit = source.CommitSource(
         op=1,
         partition=1,
         epoch=1,
         incarnation=shard.incarnation,
         from_offset=0,
-        to=message.Position(b"t", 6_900, b"d"),
+        to=Position(b"t", 6_900, b"d"),
         filter_epoch=1,
         receipts=receipts,
         dead_letters=(),
     )
-    assert isinstance(ask(store, commit), message.SourceCommitted)
-    read = ask(store, message.ReadSource(op=1, partition=1, low=0, high=9_999, limit=6_900))
+    assert isinstance(ask(store, commit), source.SourceCommitted)
+    read = ask(store, source.ReadSource(op=1, partition=1, low=0, high=9_999, limit=6_900))
     assert (read.receipts, read.more) == (receipts, False)
 
 

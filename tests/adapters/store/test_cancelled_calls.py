@@ -18,6 +18,7 @@ from qim.adapters.redis.outcomes import CallFailed
 from qim.adapters.redis.store import RedisStore
 from qim.core.contract.hashing import H
 from qim.core.ports import store_message as message
+from qim.core.ports import store_reads as reads
 from tests.adapters.store.requests import NOW, key, mid, record_of, single
 from tests.adapters.store.samples import sample
 from tests.integration.testbed.redis import RedisServer, valkey_binary
@@ -66,7 +67,7 @@ class Caller:
                 self._judge(absent is None, found)
                 self._judge(self._right(told, (mid(number), conversation, body), reserved), found)
             names = ((conversation, 1, mid(number)),)
-            read = await self._asked(message.ReadBodies(op=self._next(), names=names))
+            read = await self._asked(reads.ReadBodies(op=self._next(), names=names))
             if read is not None:
                 told = read.stored[0] and read.stored[0][24:]
                 self._judge(self._right(told, body, reserved), read)

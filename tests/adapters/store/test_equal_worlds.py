@@ -16,7 +16,9 @@ from qim.core.ports import store_history as history
 from qim.core.ports import store_mailbox as mailbox
 from qim.core.ports import store_message as message
 from qim.core.ports import store_operator as operator
+from qim.core.ports import store_reads as reads
 from qim.core.ports import store_session as session
+from qim.core.ports import store_source as source
 from qim.core.ports.completion import Failed, Fenced
 from qim.core.ports.store_mailbox import MailboxStoreRequest
 from qim.core.ports.store_session import SessionStoreRequest
@@ -41,7 +43,7 @@ CONNECTED = (
     message.MarkCommitted,
     mailbox.AppendEntries,
     mailbox.ReadMailboxes,
-    message.ReadHistory,
+    reads.ReadHistory,
     history.CommitArchive,
     history.TrimHot,
     history.RestoreConversations,
@@ -95,7 +97,7 @@ class TwoStores(RuleBasedStateMachine):
         for shard in (0, 1):
             for request in (
                 message.OpenShard(op=1, shard=shard, epoch=2, fresh_key=MARKER),
-                message.OpenSource(op=1, partition=shard, epoch=2, fresh_key=MARKER),
+                source.OpenSource(op=1, partition=shard, epoch=2, fresh_key=MARKER),
                 history.OpenArchive(op=1, partition=shard, epoch=2, fresh_key=MARKER),
                 audit.OpenCoverage(op=1, partition=shard, epoch=2, fresh_key=MARKER),
                 mailbox.OpenMailbox(op=1, shard=shard, epoch=2, fresh_key=MARKER, initial=1 << 53),
@@ -149,10 +151,10 @@ class TwoStores(RuleBasedStateMachine):
             state = self.both(mailbox.ReadShardState(op=1, shard=request.shard))
             if isinstance(state, mailbox.ShardStateRead) and state.min_watermark >= 0:
                 changes["from_watermark"] = state.min_watermark
-        if isinstance(request, message.CommitSource | operator.AmendSource):
-            asked = message.ReadSource(op=1, partition=request.partition, low=0, high=9, limit=3)
+        if isinstance(request, source.CommitSource | operator.AmendSource):
+            asked = source.ReadSource(op=1, partition=request.partition, low=0, high=9, limit=3)
             state = self.both(asked)
-            if isinstance(state, message.SourceRead) and state.checkpoint >= 0:
+            if isinstance(state, source.SourceRead) and state.checkpoint >= 0:
                 changes["from_offset"] = state.checkpoint
         return replace(request, **changes)
 

@@ -7,7 +7,8 @@ import pytest
 from qim.adapters.redis import codec
 from qim.core.contract.entities import MembershipOp
 from qim.core.ports import store_mailbox as mailbox
-from qim.core.ports.store_message import Fresh, ReadBodies
+from qim.core.ports.store_message import Fresh
+from qim.core.ports.store_reads import ReadBodies
 from tests.adapters.store.requests import (
     NOW,
     Box,

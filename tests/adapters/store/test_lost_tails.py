@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 from qim.adapters.redis.scripts import load_scripts
 from qim.core.contract.entities import CommitState, MembershipOp
 from qim.core.ports import store_message as message
+from qim.core.ports import store_reads as reads
 from qim.sim.keyspace import ScriptRuntime
 from tests.adapters.store.requests import (
     GROUP,
@@ -191,7 +192,7 @@ class Writer(RuleBasedStateMachine):
                     held.append([0 if founder else seq - 1, forever])
             names.append((3, GROUP, write.version, write.digest))
             present.append(sorted(u for u, held in intervals.items() if held[-1][1] == forever))
-        versions = ask(self.store, message.ReadVersions(op=1, names=tuple(names))).versions
+        versions = ask(self.store, reads.ReadVersions(op=1, names=tuple(names))).versions
         assert [[m.user_id for m in v.members] for v in versions] == present
         everyone = self.shard.membership().everyone
         assert {m.user_id: [list(i) for i in m.intervals] for m in everyone} == intervals

@@ -3,6 +3,7 @@
 from qim.adapters.redis import codec
 from qim.core.contract.entities import NO_SOURCE
 from qim.core.ports.completion import Fenced
+from qim.core.ports.log import Position
 from qim.core.ports.store_mailbox import (
     Claim,
     ClaimDispatches,
@@ -24,7 +25,6 @@ from qim.core.ports.store_mailbox import (
     TrimMailbox,
     Trimmed,
 )
-from qim.core.ports.store_message import Position
 from tests.adapters.store.requests import MARKER, Box, key, row
 from tests.adapters.store.servers import RUN_ID, Store, ask
 

@@ -4,14 +4,8 @@ import pytest
 
 from qim.core.contract.entities import Interval, Member, MemberHistoryRow, MembershipOp
 from qim.core.ports.completion import Failed, FailReason, StoreReset
-from qim.core.ports.store_message import (
-    ApplyOutbox,
-    Existing,
-    Fresh,
-    OutboxApplied,
-    ReadVersions,
-    VersionMoved,
-)
+from qim.core.ports.store_message import ApplyOutbox, Existing, Fresh, OutboxApplied, VersionMoved
+from qim.core.ports.store_reads import ReadVersions
 from tests.adapters.store.requests import (
     FOREVER,
     GROUP,

@@ -4,8 +4,9 @@ from typing import Any
 
 from qim.core.contract.entities import NO_SOURCE
 from qim.core.ports.completion import Fenced
+from qim.core.ports.log import Position
 from qim.core.ports.store_mailbox import RaiseFloor, ReadShardState
-from qim.core.ports.store_message import ApplyOutbox, CommitSource, OpenSource, Position, ReadSource
+from qim.core.ports.store_message import ApplyOutbox
 from qim.core.ports.store_operator import (
     AmendSource,
     BumpShard,
@@ -17,6 +18,7 @@ from qim.core.ports.store_operator import (
     SourceAmended,
 )
 from qim.core.ports.store_session import OpenSession, ProjectDispatches
+from qim.core.ports.store_source import CommitSource, OpenSource, ReadSource
 from tests.adapters.store.requests import MARKER, Box, Shard, applied, key, row, single
 from tests.adapters.store.servers import RUN_ID, Store, ask
 

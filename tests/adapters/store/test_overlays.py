@@ -5,13 +5,8 @@ import pytest
 from qim.adapters.redis import codec
 from qim.core.contract.entities import MembershipOp
 from qim.core.ports.store_history import OverlaysRead, ReadOverlays
-from qim.core.ports.store_message import (
-    ApplyOutbox,
-    HistoryItem,
-    MarkedRefused,
-    MarkRefused,
-    OutboxApplied,
-)
+from qim.core.ports.store_message import ApplyOutbox, MarkedRefused, MarkRefused, OutboxApplied
+from qim.core.ports.store_reads import HistoryItem
 from tests.adapters.store.requests import (
     FOREVER,
     GROUP,

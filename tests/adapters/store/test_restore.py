@@ -13,14 +13,9 @@ from qim.core.ports.store_audit import (
     CoverageOpened,
     OpenCoverage,
 )
-from qim.core.ports.store_message import (
-    AppliedRecord,
-    ApplyOutbox,
-    Existing,
-    OutboxApplied,
-    ReadBodies,
-    ReadFacts,
-)
+from qim.core.ports.store_message import AppliedRecord, ApplyOutbox, Existing, OutboxApplied
+from qim.core.ports.store_reads import ReadBodies
+from qim.core.ports.store_source import ReadFacts
 from tests.adapters.store.requests import (
     HOUR,
     MARKER,

@@ -7,7 +7,7 @@ import pytest
 
 from qim.adapters.redis.codec_session import pack_state, unpack_state
 from qim.core.ports.completion import Fenced
-from qim.core.ports.store_message import Position
+from qim.core.ports.log import Position
 from qim.core.ports.store_session import (
     ApplyStates,
     DispatchesProjected,

@@ -3,10 +3,10 @@
 from typing import Any
 
 from qim.core.ports.completion import Fenced, StoreReset
-from qim.core.ports.store_message import (
+from qim.core.ports.log import Position
+from qim.core.ports.store_source import (
     CommitSource,
     OpenSource,
-    Position,
     ReadSource,
     SourceCommitted,
     SourceOpened,

@@ -18,11 +18,18 @@ from qim.core.ports.archive import (
 )
 from qim.core.ports.completion import Failed, FailReason, Fenced, StoreReset, StoreRole, Unknown
 from qim.core.ports.local import FreshEpochWanted, LeaseGone, LeaseHeld, Started
-from qim.core.ports.log import EndsRead, Fetch, Fetched, OutOfRange, ReadEnds, StoredRecord
+from qim.core.ports.log import (
+    EndsRead,
+    Fetch,
+    Fetched,
+    OutOfRange,
+    Position,
+    ReadEnds,
+    StoredRecord,
+)
 from qim.core.ports.observe import Count, Gauge, Measured, StageReached, Violation, Warned
 from qim.core.ports.registry import LeaseRead, ReadLease, Resource, Role
 from qim.core.ports.store_history import ArchiveCommitted, ArchiveOpened, CommitArchive, OpenArchive
-from qim.core.ports.store_message import Position
 from qim.core.position import is_other
 from qim.sim.archive_rows import ArchiveRows
 

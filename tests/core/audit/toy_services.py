@@ -25,14 +25,8 @@ from qim.core.ports.store_mailbox import (
     ReadShardState,
     ShardStateRead,
 )
-from qim.core.ports.store_message import (
-    FactsRead,
-    ReadFacts,
-    ReadSource,
-    ReadVersions,
-    SourceRead,
-    VersionsRead,
-)
+from qim.core.ports.store_reads import ReadVersions, VersionsRead
+from qim.core.ports.store_source import FactsRead, ReadFacts, ReadSource, SourceRead
 from qim.core.position import is_other
 
 SHARDS: Final = 4

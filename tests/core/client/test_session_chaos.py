@@ -21,19 +21,21 @@ from qim.core.contract.ids import single_conversation_id
 from qim.core.contract.rpc import (
     AskHistory,
     AskPull,
-    AskSessionList,
-    AskStates,
     AskSync,
     HistoryAnswer,
     PullAnswer,
     PushBatch,
     SendDone,
+    SubmitOverlay,
+    SubmitSend,
+)
+from qim.core.contract.rpc_session import (
+    AskSessionList,
+    AskStates,
     SessionListAnswer,
     StateDone,
     StatesAnswer,
-    SubmitOverlay,
     SubmitRead,
-    SubmitSend,
     SubmitState,
 )
 from qim.core.ports.local_sessions import (

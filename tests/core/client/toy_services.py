@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from qim.core.contract.actor import Actor
 from qim.core.contract.entities import (
     ConversationKind,
     MessageKind,
@@ -26,13 +27,9 @@ from qim.core.contract.ids import (
 )
 from qim.core.contract.kinds import Tombstone
 from qim.core.contract.rpc import (
-    Actor,
     AskHistory,
     AskMembers,
     AskPull,
-    AskReadBy,
-    AskSessionList,
-    AskStates,
     AskSync,
     AskWatermark,
     GroupDone,
@@ -48,11 +45,16 @@ from qim.core.contract.rpc import (
     SendDone,
     SubmitGroup,
     SubmitOverlay,
-    SubmitRead,
     SubmitSend,
-    SubmitState,
     SyncAnswer,
     WatermarkAnswer,
+)
+from qim.core.contract.rpc_session import (
+    AskReadBy,
+    AskSessionList,
+    AskStates,
+    SubmitRead,
+    SubmitState,
 )
 from qim.core.ports.registry import LeaseRead, ReadLease
 from qim.core.ports.store_mailbox import EnterPresence, LeavePresence, RefreshPresence

@@ -9,11 +9,11 @@ from qim.core.contract.entities import (
     encode_record,
     stored_record,
 )
-from qim.core.contract.rpc import (
+from qim.core.contract.rpc import Message
+from qim.core.contract.rpc_session import (
     AskReadBy,
     AskSessionList,
     AskStates,
-    Message,
     ReadByAnswer,
     SessionListAnswer,
     SessionRow,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qim.core.contract import rpc
+from qim.core.contract import rpc, rpc_admin, rpc_session
 from qim.core.contract.rpc import Message, decode_message, encode_message
 from tests.core.contract.entity_strategies import whole
 
@@ -24,10 +24,11 @@ def test_a_message_comes_back_as_it_was(kind: type[Any], data: st.DataObject) ->
     assert back == message
 
 
-def test_every_message_of_the_module_is_in_the_union_under_a_tag_of_its_own() -> None:
+def test_every_message_of_a_family_is_in_the_union_under_a_tag_of_its_own() -> None:
     tagged = {
         kind
-        for kind in vars(rpc).values()
+        for family in (rpc, rpc_admin, rpc_session)
+        for kind in vars(family).values()
         if isinstance(kind, type)
         and issubclass(kind, msgspec.Struct)
         and kind.__struct_config__.tag is not None

@@ -27,20 +27,14 @@ from qim.core.ports.log import (
     Fetch,
     Fetched,
     OutOfRange,
+    Position,
     ReadEnds,
     StoredRecord,
 )
 from qim.core.ports.observe import Count, Gauge, StageReached, Violation, Warned
 from qim.core.ports.registry import LeaseRead, ReadLease, Resource, Role
-from qim.core.ports.store_message import (
-    CommitSource,
-    OpenSource,
-    Position,
-    ReadVersions,
-    SourceCommitted,
-    SourceOpened,
-    VersionsRead,
-)
+from qim.core.ports.store_reads import ReadVersions, VersionsRead
+from qim.core.ports.store_source import CommitSource, OpenSource, SourceCommitted, SourceOpened
 from qim.core.position import is_other
 
 TENANT = "default"

@@ -6,7 +6,8 @@ from qim.core.contract.entities import ReceiptShard, decode_receipt
 from qim.core.dispatch_digest import materialisation_digest
 from qim.core.fanout import FanoutConfig
 from qim.core.ports.log import Append, AppendRefused
-from qim.core.ports.store_message import CommitSource, ReadVersions
+from qim.core.ports.store_reads import ReadVersions
+from qim.core.ports.store_source import CommitSource
 from tests.core.fanout.bench import Bench, record, version
 from tests.core.fanout.sources import (
     SHARDS,

@@ -5,9 +5,10 @@ import pytest
 from qim.core.fanout import FanoutConfig
 from qim.core.ports.completion import Failed, FailReason, Fenced, StoreReset, StoreRole, Unknown
 from qim.core.ports.local import DrainRequested, FreshEpochWanted, LeaseGone, LeaseHeld
-from qim.core.ports.log import Append, Appended, Fetch
+from qim.core.ports.log import Append, Appended, Fetch, Position
 from qim.core.ports.registry import Resource, Role
-from qim.core.ports.store_message import CommitSource, OpenSource, Position, ReadVersions
+from qim.core.ports.store_reads import ReadVersions
+from qim.core.ports.store_source import CommitSource, OpenSource
 from qim.core.position import NO_DIGEST, record_digest
 from tests.core.fanout.bench import TOPIC, WALL, Bench, record, replace, version
 from tests.core.fanout.sources import (

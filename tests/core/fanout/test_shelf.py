@@ -1,7 +1,7 @@
 """The shelf of versions and the timers: what is asked when, what is kept, what waits."""
 
 from qim.core.contract.entities import MembershipVersion
-from qim.core.ports.store_message import VersionsRead
+from qim.core.ports.store_reads import VersionsRead
 from qim.core.timers import Timers, back_off
 from qim.core.version_shelf import VersionShelf
 from tests.core.fanout.bench import version

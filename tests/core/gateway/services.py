@@ -10,15 +10,8 @@ from qim.core.contract.entities import (
     stored_record,
 )
 from qim.core.contract.ids import single_conversation_id
-from qim.core.contract.rpc import (
-    AskPull,
-    AskSessionList,
-    PullAnswer,
-    SendDone,
-    SessionListAnswer,
-    SessionRow,
-    SubmitSend,
-)
+from qim.core.contract.rpc import AskPull, PullAnswer, SendDone, SubmitSend
+from qim.core.contract.rpc_session import AskSessionList, SessionListAnswer, SessionRow
 from tests.core.gateway.gate import MAILBOX_SEQ, Gate, key
 
 GROUP = bytes(15) + b"\x77"

@@ -2,7 +2,8 @@
 
 from qim.core.contract.errors import ErrorCode
 from qim.core.contract.frames import AuthOk
-from qim.core.contract.rpc import AskSessionList, AskSync, Refused
+from qim.core.contract.rpc import AskSync, Refused
+from qim.core.contract.rpc_session import AskSessionList
 from tests.core.gateway.gate import Gate, auth
 from tests.core.gateway.services import listed, row
 

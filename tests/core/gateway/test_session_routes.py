@@ -22,18 +22,16 @@ from qim.core.contract.frames import (
 )
 from qim.core.contract.params import DEFAULT
 from qim.core.contract.routing import shard, writer_shard
-from qim.core.contract.rpc import (
+from qim.core.contract.rpc import Refused, SendDone, SubmitOverlay
+from qim.core.contract.rpc_session import (
     AskReadBy,
     AskSessionList,
     AskStates,
     DeviceRow,
     ReadByAnswer,
-    Refused,
-    SendDone,
     StateDone,
     StateRow,
     StatesAnswer,
-    SubmitOverlay,
     SubmitRead,
     SubmitState,
 )

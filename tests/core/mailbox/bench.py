@@ -28,7 +28,7 @@ from qim.core.ports.network import Received, Send
 from qim.core.ports.observe import Count, Gauge, StageReached, Violation, Warned
 from qim.core.ports.registry import Resource, Role
 from qim.core.ports.store_history import OverlaysRead, ReadOverlays
-from qim.core.ports.store_message import BodiesRead, ReadBodies, ReadVersions, VersionsRead
+from qim.core.ports.store_reads import BodiesRead, ReadBodies, ReadVersions, VersionsRead
 from qim.core.position import is_other
 from tests.core.mailbox.store_model import MailboxStoreModel
 

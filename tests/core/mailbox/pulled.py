@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 
 from qim.core.contract import routing
+from qim.core.contract.actor import Actor
 from qim.core.contract.cursor import Cursor, encode_cursor
 from qim.core.contract.entities import GroupDispatch
 from qim.core.contract.errors import ErrorCode
-from qim.core.contract.rpc import Actor, AskPull, PullAnswer, Refused
+from qim.core.contract.rpc import AskPull, PullAnswer, Refused
 from qim.core.contract.sequences import before_first
 from qim.core.mailbox import MailboxConfig
 from tests.core.mailbox.bench import CONFIG, SECRET, TENANT, Bench, dispatch, record_of, replace

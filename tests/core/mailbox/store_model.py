@@ -3,6 +3,7 @@
 from qim.core.contract import routing
 from qim.core.contract.entities import NO_SOURCE, PresenceEntry
 from qim.core.ports.completion import Fenced, StoreReset, StoreRole
+from qim.core.ports.log import Position
 from qim.core.ports.store_mailbox import (
     AppendEntries,
     ClaimDispatches,
@@ -24,7 +25,6 @@ from qim.core.ports.store_mailbox import (
     TrimMailbox,
     Trimmed,
 )
-from qim.core.ports.store_message import Position
 from qim.core.ports.store_session import DeliveredNoted, NoteDelivered
 
 Reply = object

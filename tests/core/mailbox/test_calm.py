@@ -1,8 +1,8 @@
 """The calm path: dispatch, mailbox, pull, push."""
 
+from qim.core.contract.actor import Actor
 from qim.core.contract.entities import PresenceEntry, decode_entry
 from qim.core.contract.rpc import (
-    Actor,
     AskPull,
     AskSync,
     AskWatermark,

@@ -3,9 +3,10 @@
 import pytest
 
 from qim.core.contract import routing
+from qim.core.contract.actor import Actor
 from qim.core.contract.cursor import Cursor, encode_cursor
 from qim.core.contract.errors import ErrorCode
-from qim.core.contract.rpc import Actor, AskPull, AskSync, PullAnswer, Refused
+from qim.core.contract.rpc import AskPull, AskSync, PullAnswer, Refused
 from qim.core.contract.sequences import before_first
 from qim.core.ports.completion import StoreReset, StoreRole
 from qim.core.ports.local import LeaseGone

@@ -5,8 +5,9 @@ from qim.core.contract.invariants import Invariant
 from qim.core.contract.sequences import before_first, mailbox_seq
 from qim.core.ports.completion import Fenced
 from qim.core.ports.local import FreshEpochWanted
+from qim.core.ports.log import Position
 from qim.core.ports.store_mailbox import AppendEntries, FinishDispatches, RaiseFloor, Trimmed
-from qim.core.ports.store_message import Position, ReadVersions
+from qim.core.ports.store_reads import ReadVersions
 from qim.core.position import NO_DIGEST
 from tests.core.mailbox.bench import CONFIG, RESOURCE, TOPIC, Bench, dispatch, replace, version
 from tests.core.mailbox.shards import effects, running, until, users_of_lanes

@@ -6,10 +6,9 @@ from qim.core.contract.invariants import Invariant
 from qim.core.contract.sequences import before_first, mailbox_seq
 from qim.core.ports.completion import Failed, FailReason, Fenced, StoreReset, StoreRole, Unknown
 from qim.core.ports.local import DrainRequested, FreshEpochWanted, LeaseGone, LeaseHeld
-from qim.core.ports.log import Fetch, ReadEnds
+from qim.core.ports.log import Fetch, Position, ReadEnds
 from qim.core.ports.registry import Resource, Role
 from qim.core.ports.store_mailbox import AppendEntries, ClaimDispatches, MailboxesRead, OpenMailbox
-from qim.core.ports.store_message import Position
 from qim.core.position import NO_DIGEST, record_digest
 from tests.core.mailbox.bench import (
     CONFIG,

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from qim.core.audience import VersionAudience, named_version, recipients_in_shard
 from qim.core.contract import routing
+from qim.core.contract.actor import Actor
 from qim.core.contract.entities import NO_SOURCE, GroupDispatch, decode_entry
-from qim.core.contract.rpc import Actor, AskPull, AskSync, PullAnswer, Refused, SyncAnswer
+from qim.core.contract.rpc import AskPull, AskSync, PullAnswer, Refused, SyncAnswer
 from qim.core.contract.sequences import mailbox_seq
 from qim.core.mailbox import MailboxConfig
 from qim.core.ports.completion import StoreReset, StoreRole

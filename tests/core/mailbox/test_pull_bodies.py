@@ -12,7 +12,7 @@ from qim.core.ports.completion import StoreReset, StoreRole
 from qim.core.ports.log import Fetch
 from qim.core.ports.store_history import ReadOverlays
 from qim.core.ports.store_mailbox import ReadMailboxes
-from qim.core.ports.store_message import ReadBodies
+from qim.core.ports.store_reads import ReadBodies
 from qim.core.retention import RetentionPolicy
 from tests.core.mailbox.bench import CONFIG, WALL, dispatch, record_of, replace
 from tests.core.mailbox.pulled import (

@@ -6,7 +6,7 @@ from qim.core.contract.entities import GroupDispatch
 from qim.core.contract.kinds import Tombstone
 from qim.core.contract.rpc import PullAnswer
 from qim.core.ports.store_history import ReadOverlays
-from qim.core.ports.store_message import ReadBodies
+from qim.core.ports.store_reads import ReadBodies
 from tests.core.mailbox.bench import Bench, dispatch, replace
 from tests.core.mailbox.pulled import (
     NO_CACHE,

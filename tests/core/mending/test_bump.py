@@ -8,10 +8,9 @@ from qim.core.contract.sequences import split_mailbox_seq
 from qim.core.mending.asking import NotMended
 from qim.core.mending.bump import Bump, BumpPlan
 from qim.core.ports.completion import Unknown
-from qim.core.ports.log import Topic
+from qim.core.ports.log import Position, Topic
 from qim.core.ports.registry import Resource, Role
 from qim.core.ports.store_mailbox import ReadShardState, TrimMailbox
-from qim.core.ports.store_message import Position
 from qim.core.ports.store_operator import AmendSource, BumpShard, RestartProjection
 from qim.core.ports.store_session import (
     DispatchesProjected,

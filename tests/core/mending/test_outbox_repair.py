@@ -16,8 +16,8 @@ from qim.core.ports.completion import Fenced, StoreRole, Unknown
 from qim.core.ports.log import Append, LogRecord, Topic
 from qim.core.ports.registry import RegisterBarrier
 from qim.core.ports.store_audit import AdvanceCoverage, OpenCoverage
-from qim.core.ports.store_message import OpenSource, ReadSource, SourceOpened
 from qim.core.ports.store_operator import AmendSource
+from qim.core.ports.store_source import OpenSource, ReadSource, SourceOpened
 from tests.core.mending.settled import KEY, World
 
 

@@ -26,8 +26,8 @@ from qim.core.mending.outbox import OutboxRepair
 from qim.core.ports.completion import Failed, FailReason, Fenced, Unknown
 from qim.core.ports.log import Append, StoredRecord, Topic
 from qim.core.ports.registry import Acquire, Denied, Release, Role
-from qim.core.ports.store_message import ReadVersions, VersionsRead
 from qim.core.ports.store_operator import AmendSource
+from qim.core.ports.store_reads import ReadVersions, VersionsRead
 from tests.core.mending.settled import KEY, World
 from tests.core.newer_format import LATER_VERSION, NEWER
 

@@ -8,18 +8,15 @@ from typing import Any
 
 from qim.adapters.redis import codec
 from qim.adapters.redis.scripts import load_scripts
+from qim.core.contract.actor import Actor
 from qim.core.contract.entities import MessageKind, encode_dispatch, encode_record, stored_record
 from qim.core.contract.errors import ErrorCode
 from qim.core.contract.hashing import H
 from qim.core.contract.logvalue import dispatch_value
-from qim.core.contract.rpc import (
-    Actor,
-    AskMembers,
+from qim.core.contract.rpc import AskMembers, Kick, PushBatch, Refused
+from qim.core.contract.rpc_session import (
     AskSessionList,
     AskSummaries,
-    Kick,
-    PushBatch,
-    Refused,
     SessionListAnswer,
     SubmitRead,
     SubmitState,
@@ -40,7 +37,7 @@ from qim.core.ports.log import (
 from qim.core.ports.network import Received, Send
 from qim.core.ports.observe import Count, StageReached, Violation, Warned
 from qim.core.ports.registry import LeaseRead, ReadLease, Resource, Role
-from qim.core.ports.store_message import ReadVersions, VersionsRead
+from qim.core.ports.store_reads import ReadVersions, VersionsRead
 from qim.core.position import is_other
 from qim.core.session import SessionConfig, SessionProjection
 from qim.sim.keyspace import Keyspace, ScriptRuntime

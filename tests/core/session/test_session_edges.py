@@ -7,14 +7,14 @@ from msgspec.structs import replace
 
 from qim.core.contract import routing
 from qim.core.contract.errors import ErrorCode
-from qim.core.contract.rpc import AskReadBy, AskSessionList, StateDone, SubmitRead
+from qim.core.contract.rpc_session import AskReadBy, AskSessionList, StateDone, SubmitRead
 from qim.core.ports.completion import Fenced, StoreReset, StoreRole
 from qim.core.ports.local import LeaseGone, LeaseHeld
 from qim.core.ports.log import Append, AppendRefused, Fetch, Fetched, OutOfRange, ReadEnds, Topic
 from qim.core.ports.network import Received, Send
 from qim.core.ports.observe import Violation
 from qim.core.ports.registry import LeaseRead, ReadLease, Resource, Role
-from qim.core.ports.store_message import VersionsRead
+from qim.core.ports.store_reads import VersionsRead
 from qim.core.ports.store_session import ApplyStates, MarksRead, ProjectDispatches, ReadSessions
 from tests.core.session.scene import CONFIG, EVERYONE, Scene, refused, shown
 from tests.core.session.spoken import SHARDS

@@ -8,7 +8,13 @@ from msgspec.structs import replace
 from qim.core.contract import routing
 from qim.core.contract.errors import ErrorCode
 from qim.core.contract.kinds import StateFlag
-from qim.core.contract.rpc import AskReadBy, AskSessionList, AskStates, StateDone, SubmitRead
+from qim.core.contract.rpc_session import (
+    AskReadBy,
+    AskSessionList,
+    AskStates,
+    StateDone,
+    SubmitRead,
+)
 from qim.core.ports.completion import StoreReset, StoreRole
 from qim.core.ports.local import DrainRequested, LeaseGone
 from qim.core.ports.log import Append, Fetch, OutOfRange, Topic

@@ -7,10 +7,7 @@ from qim.core.contract.entities import MessageKind
 from qim.core.contract.errors import ErrorCode
 from qim.core.contract.invariants import SideStage
 from qim.core.contract.kinds import StateFlag
-from qim.core.contract.rpc import (
-    AskSessionList,
-    SessionListAnswer,
-)
+from qim.core.contract.rpc_session import AskSessionList, SessionListAnswer
 from qim.core.contract.sequences import before_first
 from qim.core.ports.log import Topic
 from tests.core.session.scene import CONFIG, EVERYONE, WINDOW, Scene, refused, shown

@@ -7,7 +7,7 @@ import pytest
 from qim.core.contract import routing
 from qim.core.contract.errors import ErrorCode
 from qim.core.contract.frame_fields import DEVICES_MAX
-from qim.core.contract.rpc import (
+from qim.core.contract.rpc_session import (
     AskReadBy,
     AskStates,
     DeviceRow,

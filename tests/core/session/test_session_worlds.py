@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from qim.core.contract.entities import MessageKind
 from qim.core.contract.logvalue import StateLogged, read_user_state
-from qim.core.contract.rpc import AskReadBy, AskStates, StateDone
+from qim.core.contract.rpc_session import AskReadBy, AskStates, StateDone
 from qim.core.contract.statelog import user_state_key
 from qim.core.ports.log import Append, StoredRecord, Topic
 from qim.core.ports.store_session import ApplyStates, ProjectDispatches, ReadSessions

@@ -5,7 +5,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from qim.core.contract.errors import ErrorCode
-from qim.core.contract.rpc import AskReadBy, AskSessionList, Refused, SubmitRead, SummariesAnswer
+from qim.core.contract.rpc import Refused
+from qim.core.contract.rpc_session import AskReadBy, AskSessionList, SubmitRead, SummariesAnswer
 from qim.core.ports.network import Received, Send
 from qim.core.ports.registry import LeaseRead, ReadLease
 from tests.core.session.scene import EVERYONE, Scene, refused, shown

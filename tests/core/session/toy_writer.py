@@ -8,14 +8,8 @@ from qim.core.contract import routing
 from qim.core.contract.entities import EMPTY_ID, Interval, Member, MembershipVersion, MessageKind
 from qim.core.contract.errors import ErrorCode
 from qim.core.contract.hashing import H
-from qim.core.contract.rpc import (
-    AskMembers,
-    AskSummaries,
-    MembersAnswer,
-    Refused,
-    SummariesAnswer,
-    Summary,
-)
+from qim.core.contract.rpc import AskMembers, MembersAnswer, Refused
+from qim.core.contract.rpc_session import AskSummaries, SummariesAnswer, Summary
 from qim.core.contract.sequences import U64_MAX
 
 WRITERS = 2

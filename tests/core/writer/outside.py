@@ -17,6 +17,7 @@ from qim.core.ports.log import (
     Fetched,
     LogRecord,
     OutOfRange,
+    Position,
     ReadEnds,
     StoredRecord,
 )
@@ -29,7 +30,6 @@ from qim.core.ports.registry import (
     Role,
 )
 from qim.core.ports.store_history import ArchiveOpened, CommitArchive, OpenArchive
-from qim.core.ports.store_message import Position
 from qim.core.position import is_other
 from qim.core.writer import WriterEvent
 from qim.core.writer.vocabulary import Question

@@ -7,14 +7,13 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from qim.core.contract.actor import Actor
 from qim.core.contract.entities import CommitState, MembershipOp, MessageKind
 from qim.core.contract.errors import ErrorCode
 from qim.core.contract.ids import dedupe_key, single_conversation_id
 from qim.core.contract.rpc import (
-    Actor,
     AskHistory,
     AskMembers,
-    AskSummaries,
     GroupDone,
     HistoryAnswer,
     MembersAnswer,
@@ -24,10 +23,8 @@ from qim.core.contract.rpc import (
     SubmitGroup,
     SubmitOverlay,
     SubmitSend,
-    SummariesAnswer,
-    Summary,
-    SummaryAsk,
 )
+from qim.core.contract.rpc_session import AskSummaries, SummariesAnswer, Summary, SummaryAsk
 from qim.core.ports.local import FreshEpochWanted, LeaseGone, LeaseHeld, Started
 from qim.core.ports.network import Received, Send
 from qim.core.ports.observe import Count, Gauge, StageReached, Violation

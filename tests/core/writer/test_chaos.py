@@ -15,7 +15,7 @@ from qim.core.ports.completion import Failed, FailReason, StoreReset, StoreRole,
 from qim.core.ports.local import LeaseHeld
 from qim.core.ports.log import Append
 from qim.core.ports.network import Send
-from qim.core.ports.store_message import ReadHistory, ReadMembership
+from qim.core.ports.store_reads import ReadHistory, ReadMembership
 from qim.core.writer import Writer, WriterConfig, WriterEvent
 from qim.core.writer.vocabulary import Question
 from tests.core.writer.outside import SHARD

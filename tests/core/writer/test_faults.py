@@ -15,11 +15,11 @@ from qim.core.ports.store_message import (
     MarkedCommitted,
     MarkLost,
     MembershipChange,
-    ReadMembership,
     ReserveAndRecord,
     Reserved,
     WriteHeads,
 )
+from qim.core.ports.store_reads import ReadMembership
 from qim.core.writer import WriterConfig
 from tests.core.writer.scene import Scene, chat
 

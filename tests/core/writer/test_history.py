@@ -8,7 +8,7 @@ from qim.core.contract.kinds import HistoryDirection
 from qim.core.contract.rpc import AskHistory, AskMembers
 from qim.core.ports.completion import Failed, FailReason, StoreReset, StoreRole, Unknown
 from qim.core.ports.log import Append
-from qim.core.ports.store_message import ReadHistory, ReadMembership
+from qim.core.ports.store_reads import ReadHistory, ReadMembership
 from qim.core.writer import WriterConfig
 from tests.core.writer.scene import Scene, actor, chat
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from qim.core.contract.actor import Actor
 from qim.core.contract.entities import (
     CommitState,
     MembershipOp,
@@ -11,10 +12,10 @@ from qim.core.contract.entities import (
 )
 from qim.core.contract.errors import ErrorCode
 from qim.core.contract.params import HOUR_MS
-from qim.core.contract.rpc import Actor
 from qim.core.ports.completion import StoreReset, StoreRole, Unknown
 from qim.core.ports.log import Append, AppendRefused
-from qim.core.ports.store_message import MarkCommitted, ReadHistory, ReserveAndRecord
+from qim.core.ports.store_message import MarkCommitted, ReserveAndRecord
+from qim.core.ports.store_reads import ReadHistory
 from qim.core.writer import WriterConfig
 from tests.core.writer.scene import Scene, chat
 from tests.core.writer.test_tiers import TIERED, trim_everything

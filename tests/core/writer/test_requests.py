@@ -10,14 +10,8 @@ from qim.core.ports.completion import Unknown
 from qim.core.ports.local import DrainRequested, LeaseGone
 from qim.core.ports.log import Append
 from qim.core.ports.registry import Resource, Role
-from qim.core.ports.store_message import (
-    LookupCommits,
-    MembershipRead,
-    ReadMembership,
-    ReserveAndRecord,
-    Reserved,
-    VersionMoved,
-)
+from qim.core.ports.store_message import LookupCommits, ReserveAndRecord, Reserved, VersionMoved
+from qim.core.ports.store_reads import MembershipRead, ReadMembership
 from qim.core.writer import WriterConfig
 from tests.core.writer.outside import SHARD
 from tests.core.writer.scene import HOUR_MS, WALL, Scene, actor, chat

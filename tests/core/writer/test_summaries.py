@@ -11,12 +11,12 @@ from qim.core.contract.entities import (
 from qim.core.contract.errors import ErrorCode
 from qim.core.contract.params import DAY_MS, DEFAULT
 from qim.core.contract.routing import writer_shard
-from qim.core.contract.rpc import Summary
+from qim.core.contract.rpc_session import Summary
 from qim.core.ports.archive import ReadArchive
 from qim.core.ports.completion import StoreReset, StoreRole, Unknown
 from qim.core.ports.local import DrainRequested
 from qim.core.ports.log import Append
-from qim.core.ports.store_message import ReadHistory
+from qim.core.ports.store_reads import ReadHistory
 from qim.core.retention import RetentionPolicy
 from qim.core.writer import WriterConfig
 from tests.core.writer.scene import Scene, chat

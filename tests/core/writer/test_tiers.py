@@ -9,7 +9,7 @@ from qim.core.contract.params import DAY_MS, HOUR_MS
 from qim.core.ports.archive import ReadArchive
 from qim.core.ports.completion import Failed, FailReason, Unknown
 from qim.core.ports.store_history import TrimHot
-from qim.core.ports.store_message import ReadHistory
+from qim.core.ports.store_reads import ReadHistory
 from qim.core.retention import FOREVER_MS, RetentionPolicy, retained_until
 from qim.core.writer import WriterConfig
 from tests.core.writer.scene import Scene, chat
