@@ -2,8 +2,8 @@
 
 from qim.core.mending import source
 from qim.core.mending.asking import Procedure, ask, record_at
+from qim.core.mending.looking import key_of
 from qim.core.mending.source import Evidence
-from qim.core.mending.standing import key_of
 from qim.core.ports.log import EndsRead, Topic
 from qim.core.ports.store_message import ApplyOutbox, OpenShard, OutboxApplied, ShardOpened
 from qim.core.position import Verdict, is_other

@@ -4,7 +4,7 @@ from typing import Final
 
 from qim.core.audit.tenure import COVERAGE
 from qim.core.mending.asking import Procedure, ask, epoch_of
-from qim.core.mending.standing import key_of
+from qim.core.mending.looking import key_of
 from qim.core.ports.registry import EpochRaised, RaiseEpoch
 from qim.core.ports.store_audit import CoverageOpened, OpenCoverage
 

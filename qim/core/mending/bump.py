@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from qim.core.contract.sequences import U16_MAX, before_first, split_mailbox_seq
-from qim.core.mending import source, standing
+from qim.core.mending import looking, source
 from qim.core.mending.asking import NotMended, Procedure, ask, ends, epoch_of, leased
 from qim.core.mending.source import Evidence
 from qim.core.ports.log import EndsRead, Position, Topic
@@ -89,7 +89,7 @@ class Bump:
 
     def planned(self) -> Procedure[BumpPlan]:
         """A look that disturbs nobody: it opens under the epochs that stand."""
-        left = yield from standing.left(self._shard)
+        left = yield from looking.left(self._shard)
         mailbox = yield from epoch_of(Role.MAILBOX, self._shard)
         session = yield from epoch_of(Role.SESSION, self._shard)
         return (yield from self._judged(mailbox, session, left)).plan
@@ -112,7 +112,7 @@ class Bump:
     def _judged(self, epoch: int, projecting: int, left: ShardStateRead) -> Procedure[_Judged]:
         """Both opened, their positions judged, the receipts read."""
         state = yield from self._open_mailbox(epoch)
-        session = yield from standing.session(self._shard, projecting, self._fresh_key)
+        session = yield from looking.session(self._shard, projecting, self._fresh_key)
         log = yield from ends(Topic.DISPATCH, self._shard)
         shard_epoch, offset = split_mailbox_seq(_min_watermark(state) + 1)
         if shard_epoch >= U16_MAX:
@@ -166,7 +166,7 @@ class Bump:
         ]
 
     def _do(self, epoch: int, projecting: int) -> Procedure[BumpPlan]:
-        judged = yield from self._judged(epoch, projecting, (yield from standing.left(self._shard)))
+        judged = yield from self._judged(epoch, projecting, (yield from looking.left(self._shard)))
         plan, state, session = judged.plan, judged.state, judged.session
         if judged.begun:
             yield from self._restart(projecting, session, plan.shard_epoch)
@@ -225,7 +225,7 @@ class Bump:
             op=0,
             shard=self._shard,
             epoch=epoch,
-            fresh_key=standing.key_of(epoch, self._fresh_key),
+            fresh_key=looking.key_of(epoch, self._fresh_key),
             initial=before_first(1, 0),
         )
         state = yield from ask(request, MailboxOpened)
@@ -240,7 +240,7 @@ class Bump:
         """As mailbox and projection judge theirs at their open."""
         if position is None:
             return True
-        verdict = yield from standing.verdict(Topic.DISPATCH, self._shard, log, position)
+        verdict = yield from looking.verdict(Topic.DISPATCH, self._shard, log, position)
         return verdict is Verdict.TRUSTED
 
     def _trim(self, epoch: int, state: MailboxOpened, watermark: int) -> Procedure[None]:

@@ -11,7 +11,7 @@ from msgspec import Struct
 from qim.core.contract.entities import CommitAuditFact, CommitState, decode_stored_record
 from qim.core.contract.logvalue import Barrier, Outboxed
 from qim.core.effective import EffectiveFilter
-from qim.core.mending import applied, source, standing
+from qim.core.mending import applied, looking, source
 from qim.core.mending.asking import (
     NotMended,
     Procedure,
@@ -221,7 +221,7 @@ def _judged(log: EndsRead, known: Evidence, fresh_key: bytes) -> Procedure[Verdi
     if known.checkpoint < 0:
         return Verdict.TRUSTED
     position = (yield from source.opened(known.partition, fresh_key)).position
-    return (yield from standing.verdict(Topic.OUTBOX, known.partition, log, position))
+    return (yield from looking.verdict(Topic.OUTBOX, known.partition, log, position))
 
 
 def _not_passed(known: Evidence, found: Standing) -> int:

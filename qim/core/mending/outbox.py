@@ -23,8 +23,8 @@ from qim.core.mending import applied, dispatching, source
 from qim.core.mending.asking import NotMended, Procedure, ask, barrier_below, ends, leased, read
 from qim.core.mending.audits import end_audits
 from qim.core.mending.dead_letters import dispatched
+from qim.core.mending.looking import key_of
 from qim.core.mending.lost import Found, bodies_of, look, walk
-from qim.core.mending.standing import key_of
 from qim.core.ports.log import Append, Appended, LogRecord, StoredRecord, Topic
 from qim.core.ports.registry import BarrierRegistered, RegisterBarrier, Resource, Role
 from qim.core.ports.store_history import (

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from qim.core.contract.logvalue import barrier_value
-from qim.core.mending import standing
+from qim.core.mending import looking
 from qim.core.mending.asking import NotMended, Procedure, ask, ends, epoch_of, leased
 from qim.core.ports.log import Append, Appended, EndsRead, LogRecord, Position, Topic
 from qim.core.ports.registry import Resource, Role
@@ -49,7 +49,7 @@ class UserStateRepair:
 
     def planned(self) -> Procedure[UserStatePlan]:
         """A look that disturbs nobody: it opens under the epoch that stands. Raises NothingYet."""
-        yield from standing.left(self._shard)
+        yield from looking.left(self._shard)
         epoch = yield from epoch_of(Role.SESSION, self._shard)
         return (yield from self._judged(epoch))[0]
 
@@ -59,7 +59,7 @@ class UserStateRepair:
         return (yield from leased(session, self._owner, self._address, self._do))
 
     def _do(self, epoch: int) -> Procedure[UserStatePlan]:
-        yield from standing.left(self._shard)
+        yield from looking.left(self._shard)
         plan, session = yield from self._judged(epoch)
         if plan.whole:
             return plan
@@ -100,7 +100,7 @@ class UserStateRepair:
         yield from ask(request, Appended)
 
     def _judged(self, epoch: int) -> Procedure[tuple[UserStatePlan, SessionOpened]]:
-        session = yield from standing.session(self._shard, epoch, self._fresh_key)
+        session = yield from looking.session(self._shard, epoch, self._fresh_key)
         log = yield from ends(Topic.USER_STATE, self._shard)
         position = session.state
         whole = position is None or (yield from self._whole(position, log))
@@ -118,5 +118,5 @@ class UserStateRepair:
     def _whole(self, position: Position, log: EndsRead) -> Procedure[bool]:
         """As the projection judges at its open: a record that compaction took can't be compared."""
         topic, number = Topic.USER_STATE, self._shard
-        verdict = yield from standing.verdict(topic, number, log, position, compacted=True)
+        verdict = yield from looking.verdict(topic, number, log, position, compacted=True)
         return verdict is Verdict.TRUSTED

@@ -6,10 +6,13 @@ import pytest
 from msgspec.structs import replace
 
 from qim.core.audit import Verdict
+from qim.core.contract.logvalue import Barrier, read_outbox
 from qim.core.fanout.vocabulary import FanoutConfig
 from qim.core.mending.asking import Procedure
 from qim.core.mending.outbox import OutboxPlan, OutboxRepair
+from qim.core.ports.completion import StoreRole
 from qim.core.ports.log import Topic
+from qim.core.ports.store_source import ReadSource
 from qim.sim import cast
 from qim.sim.auditing import audited
 from qim.sim.choice import choose
@@ -22,7 +25,8 @@ WORLDS: Final = 24
 STOPPED: Final = ("writer", "fanout", "archiver")
 NOTICED_MS: Final = 500
 PATIENCE_MS: Final = 3_000
-SETTLED_MS: Final = 30_000
+SETTLED_MS: Final = 90_000
+"""A device that was long without an answer comes again within half a minute."""
 BEHIND_MS: Final = 250
 
 
@@ -66,6 +70,29 @@ def test_what_comes_again_is_delivered_once_though_fanout_was_behind(
         scene.add(role)
     scene.world.run(scene.world.now + scene.plan.parameters.lease_ttl_ms + PATIENCE_MS)
     scene.add("writer")
+    settle(scene)
+
+
+@pytest.mark.parametrize("seed", range(WORLDS // 2))
+def test_who_had_passed_a_barrier_that_was_lost_goes_on_over_the_next(seed: int, kit: Kit) -> None:
+    """A writer that had applied nothing of it opens as if it had never been, and all that it commits stands where facts say."""
+    scene = Scene(generate(seed, "calm", messages=60), kit)
+    store = scene.stores[StoreRole.MESSAGE]
+    number = choose(seed, "partition", ()) % scene.plan.topology.outbox_partitions
+    partition = scene.log.partitions[Topic.OUTBOX, number]
+    look = ReadSource(op=0, partition=number, low=0, high=0, limit=1)
+    while getattr(store.ask(look), "checkpoint", -1) != partition.end:
+        assert scene.world.now < PATIENCE_MS
+        scene.world.run(scene.world.now + 1)
+    assert isinstance(read_outbox(partition.records[-1].value), Barrier)
+    stop(scene, "writer")
+    scene.log.lose_tail(partition, 1, refill=False)
+    scene.world.run(scene.world.now + scene.plan.parameters.lease_ttl_ms + 500)
+    scene.add("writer")
+    scene.world.run(scene.world.now + scene.plan.parameters.lease_ttl_ms + PATIENCE_MS)
+    repair(scene, number)
+    for role in STOPPED:
+        scene.add(role)
     settle(scene)
 
 
