@@ -318,7 +318,10 @@ class LocalStore:
         for coordinates in request.settled:
             self._settle(request.op, coordinates)
         return MessagesSaved(
-            op=request.op, fresh=fresh, blank=self._rows.left_blank(request.messages)
+            op=request.op,
+            fresh=fresh,
+            blank=self._rows.left_blank(request.messages),
+            unfilled=self._rows.left_unfilled(request.messages),
         )
 
     def _settle(self, op: int, coordinates: Coordinates) -> LocalSaved:

@@ -57,7 +57,10 @@ class SessionCalls(ABC):
         """Post a request that becomes a pending row, and wait as ``send`` does."""
 
     async def listed(self, timeout: float = 30.0) -> None:
-        """Wait until the session list of this login is here, and with it exact unread. Raises NotConnected."""
+        """Wait until the session list of this login is here, and exact unread of what was in the mailbox at the last ``sync``.
+
+        A conversation whose first message is pushed later is inexact until it is pulled too. Raises NotConnected.
+        """
         with self._waiting.listed() as future:
             self._alive()
             if self._ready:

@@ -107,6 +107,11 @@ class StoreRows:
         laid = (one for one in messages if rules.overlay_of(one) is not None)
         return any(self.preview(self.conversation(one.conversation_id)) is None for one in laid)
 
+    def left_unfilled(self, messages: Sequence[LocalMessage]) -> bool:
+        """Did a batch of these begin a conversation whose unread can't be counted yet."""
+        met = dict.fromkeys(one.conversation_id for one in messages)
+        return any(rules.begins_unfilled(self.conversation(one), messages) for one in met)
+
     def lay(self, conversation_id: bytes, seq: int, bit: int) -> None:
         """An overlay on this seq, whether its message is here or not."""
         at = (conversation_id, u64(seq))

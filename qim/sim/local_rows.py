@@ -84,6 +84,11 @@ class LocalRows:
         laid = (one for one in messages if rules.overlay_of(one) is not None)
         return any(self.preview(one.conversation_id) is None for one in laid)
 
+    def left_unfilled(self, messages: tuple[LocalMessage, ...]) -> bool:
+        """Did a batch of these begin a conversation whose unread can't be counted yet."""
+        met = dict.fromkeys(one.conversation_id for one in messages)
+        return any(rules.begins_unfilled(self.conversation(one), messages) for one in met)
+
     def lay(self, conversation_id: bytes, seq: int, bit: int) -> None:
         """An overlay, whether its message is here or not."""
         if bit != rules.GONE:

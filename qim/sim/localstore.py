@@ -147,7 +147,12 @@ class Device:
         self.covered_through = effect.covered_through
         for coordinates in effect.settled:
             self._settle(coordinates)
-        return MessagesSaved(op=effect.op, fresh=fresh, blank=self.rows.left_blank(effect.messages))
+        return MessagesSaved(
+            op=effect.op,
+            fresh=fresh,
+            blank=self.rows.left_blank(effect.messages),
+            unfilled=self.rows.left_unfilled(effect.messages),
+        )
 
     def _save_push(self, effect: SavePush) -> MessagesSaved:
         return MessagesSaved(op=effect.op, fresh=self.rows.insert(effect.messages))

@@ -218,6 +218,9 @@ def test_both_stores_answer_alike(
         for order in script:
             reply, expected = run(store, order), in_dicts(rows, order)
             assert getattr(reply, "fresh", reply) == expected, order
+            if isinstance(order, SaveBatch):
+                assert reply.unfilled == rows.left_unfilled(order.messages)
+                assert reply.blank == rows.left_blank(order.messages)
         known = {one.row.conversation_id: one for one in store.conversations(USER, WINDOW)}
         assert {c: one.row for c, one in known.items()} == rows.conversations
         for chat, one in known.items():

@@ -14,7 +14,7 @@ PAGE = 3
 async def shown(client: Client, conversation_id: bytes, seq: int) -> Conversation:
     """The conversation once the message at ``seq`` is here, with exact unread: TimeoutError where that never comes.
 
-    A conversation that began after the list was read stands without its history for a moment: asked again, not judged.
+    The first message of a conversation may be pushed behind that sync, and its unread is a lower bound until it is pulled.
     """
     async with asyncio.timeout(STEP_SECONDS_MAX):
         while True:

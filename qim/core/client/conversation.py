@@ -100,6 +100,14 @@ def met(
     )
 
 
+def begins_unfilled(row: LocalConversation, messages: Iterable[LocalMessage]) -> bool:
+    """Is the first of these the conversation's first here, and may something unread stand below it: of a group that one
+    was added to, of a chat that another device had. The row as ``met`` left it."""
+    first = next((one for one in messages if one.conversation_id == row.conversation_id), None)
+    begun = first is not None and row.floor == first.conversation_seq - 1
+    return begun and is_unfilled(row)
+
+
 def covered(
     row: LocalConversation, covers_from: int, covers_to: int, top: int
 ) -> LocalConversation:

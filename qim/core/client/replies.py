@@ -42,6 +42,8 @@ def stored(parts: Parts, pending: PendingOp, reply: StoredReply) -> None:
             parts.pulling.batch_saved(pending, reply.fresh)
             if reply.blank:
                 parts.sessions.listing.refresh(pending.covered_through)
+            if reply.unfilled:
+                parts.sessions.refill()
             for coordinates in pending.settled:
                 parts.sending.settling.settled(AckSaving(coordinates=coordinates))
         case PushSaving(), MessagesSaved():
@@ -78,6 +80,7 @@ def _session_stored(
             sessions.marking.confirmed(pending)
         case SessionsSaving(), SessionsSaved():
             sessions.listing.page_saved(pending)
+            sessions.refill()
             sessions.marking.changed()
         case StatesSaving(), SessionsSaved():
             sessions.states.batch_saved(pending)

@@ -66,7 +66,7 @@ class Sessions:
         self._told = False
 
     def refill(self) -> None:
-        """The list, a read mark or another device's may have left unread that can't be counted here."""
+        """The list, a read mark or another device's, or a conversation met in its middle: unread that can't be counted here."""
         self._unfilled = True
 
     def pump(self) -> None:

@@ -153,11 +153,13 @@ class MessagesSaved(Struct, frozen=True, kw_only=True, gc=False):
     """``fresh``: indexes of the messages that did not stand before: exactly these are applied now.
 
     ``blank``: an overlay among them left a conversation without anything to show here; the session list knows what is older.
+    ``unfilled``: a batch began a conversation in its middle: its unread can't be counted here before what is older came.
     """
 
     op: int
     fresh: tuple[int, ...]
     blank: bool = False
+    unfilled: bool = False
 
 
 class SaveAck(Struct, frozen=True, kw_only=True, gc=False):

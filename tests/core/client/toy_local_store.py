@@ -131,7 +131,12 @@ class ToyLocalStore:
         fresh = self.rows.insert(effect.messages, contiguous=True, anchors=effect.moves_anchors)
         for coordinates in effect.settled:
             self._sent(coordinates)
-        return MessagesSaved(op=effect.op, fresh=fresh, blank=self.rows.left_blank(effect.messages))
+        return MessagesSaved(
+            op=effect.op,
+            fresh=fresh,
+            blank=self.rows.left_blank(effect.messages),
+            unfilled=self.rows.left_unfilled(effect.messages),
+        )
 
     def _sent(self, coordinates: Coordinates) -> None:
         row = self.pending.pop(coordinates.client_message_id, None)
