@@ -5,6 +5,8 @@ its start folder: `pytest`, `pytest tests` and `pytest tests/sim` must all know 
 """
 
 import os
+import time
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -36,6 +38,8 @@ settings.register_profile(
     database=DirectoryBasedExampleDatabase(".hypothesis/examples"),
 )
 settings.load_profile(os.environ.get("QIM_HYPOTHESIS", "default"))
+
+SEED_BASE = pytest.StashKey[int]()
 
 
 @pytest.hookimpl(trylast=True)
@@ -77,3 +81,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="sample|all|NAME",
         help="which mutants must be killed",
     )
+
+
+def seed_base_of(config: pytest.Config) -> int:
+    """--seed-base, else a fresh one, the same for the whole run: a worker of xdist has that of who started it."""
+    if SEED_BASE not in config.stash:
+        given: int | None = config.getoption("--seed-base")
+        if given is None:
+            given = getattr(config, "workerinput", {}).get("seed_base")
+        fresh = time.time_ns() // 1_000_000 % 10**8 * 1_000
+        config.stash[SEED_BASE] = given if given is not None else fresh
+    return config.stash[SEED_BASE]
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"simulator: --seed-base {seed_base_of(config)}"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """The header is the starter's, and the worlds run in its workers."""
+    node.workerinput["seed_base"] = seed_base_of(node.config)

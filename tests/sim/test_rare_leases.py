@@ -43,4 +43,4 @@ def struck(made: Plan) -> Plan:
 def test_worlds_end_clean(profile: str, kit: Kit, seed_base: int) -> None:
     for seed in range(seed_base, seed_base + 15):
         report = run(struck(generate(seed, profile)), kit)
-        assert report.clean, (seed, profile, report.identities())
+        assert report.clean, (f"-k {profile} --seed-base {seed}", report.identities())

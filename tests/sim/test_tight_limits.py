@@ -87,4 +87,4 @@ def test_worlds_of_tiny_batches_end_clean(
         with monkeypatch.context() as patched:
             tightened(patched, seed)
             report = run(generate(seed, profile), kit)
-        assert report.clean, (seed, profile, report.identities())
+        assert report.clean, (f"-k {profile} --seed-base {seed}", report.identities())
