@@ -59,6 +59,7 @@ class RowSaving(Struct, frozen=True, kw_only=True):
     """SavePending."""
 
     client_message_id: bytes
+    order: int
 
 
 class NotAfterSaving(Struct, frozen=True, kw_only=True):

@@ -37,7 +37,8 @@ _SETTLING: Final = RowStage.SETTLING
 
 
 class OutboxRow:
-    """One unsettled row. ``transmitted``: it may have reached a server; then its not_after never changes again."""
+    """One unsettled row. ``stored``: the local store is known to have it; before that it is on no wire. ``transmitted``:
+    it may have reached a server; then its not_after never changes again."""
 
     __slots__ = (
         "conversation_id",
@@ -47,6 +48,7 @@ class OutboxRow:
         "looked_from",
         "row",
         "stage",
+        "stored",
         "trace",
         "transmitted",
         "tries",
@@ -58,6 +60,7 @@ class OutboxRow:
         self.conversation_id = conversation_id
         self.trace = trace
         self.stage = RowStage.SAVING
+        self.stored = False
         self.transmitted = False
         self.tries = 0
         self.due: Ms = 0

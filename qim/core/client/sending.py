@@ -44,6 +44,7 @@ class Sending:
         for row in rows:
             entry = outbox_row(row, config.tenant_id, config.user_id)
             entry.stage = RowStage.QUEUED
+            entry.stored = True
             entry.transmitted = row.not_after > 0
             self._outbox.add(entry)
 
@@ -68,9 +69,8 @@ class Sending:
 
     def row_saved(self, saving: RowSaving) -> None:
         """Durable: from here on it is sent until it is settled."""
-        entry = self._outbox.rows.get(saving.client_message_id)
-        if entry is None:
-            return
+        entry = self._outbox.rows[saving.client_message_id]
+        entry.stored = True
         self._context.order(SendQueued(client_message_id=entry.key))
         if entry.stage is RowStage.SETTLING:
             return  # its own copy came from another device meanwhile; the batch that stores it ends the row
@@ -82,10 +82,8 @@ class Sending:
 
     def row_not_saved(self, saving: RowSaving, *, surely: bool) -> None:
         """Refused if it surely isn't stored; else stored once more, or a restart might send what was refused."""
-        entry = self._outbox.rows.get(saving.client_message_id)
-        if entry is None or entry.stage is RowStage.SETTLING:
-            return  # committed: its copy is here, and the batch that stores it tells
-        if not surely:
+        entry = self._outbox.rows[saving.client_message_id]
+        if not surely or entry.stage is RowStage.SETTLING:
             self._context.repeat(saving)
             return
         self._outbox.drop(entry)
@@ -97,10 +95,14 @@ class Sending:
         self._context.order(refused)
 
     def save_again(self, saving: RowSaving) -> None:
-        """The same row: an insert that stands keeps it."""
+        """The same row: an insert that stands keeps it. One whose copy came waits for the batch: it ends the row, or fails."""
         entry = self._outbox.rows.get(saving.client_message_id)
-        if entry is not None and entry.stage is RowStage.SAVING:
+        if entry is None or entry.row.order != saving.order:
+            return  # settled, and submitted anew perhaps
+        if entry.stage is RowStage.SAVING:
             self._save(entry)
+        else:
+            self._context.repeat(saving)
 
     # ---------------------------------------------------------------- connection
 
@@ -165,7 +167,7 @@ class Sending:
         assert self._outbox.inflight <= self._context.config.sends_inflight_max
         for entry in self._outbox.rows.values():
             if entry.stage is RowStage.INFLIGHT:
-                assert entry.transmitted and entry.row.not_after
+                assert entry.stored and entry.transmitted and entry.row.not_after
 
     # ---------------------------------------------------------------- one row
 
@@ -180,7 +182,7 @@ class Sending:
         return None
 
     def _save(self, entry: OutboxRow) -> None:
-        op = self._context.expect(RowSaving(client_message_id=entry.key))
+        op = self._context.expect(RowSaving(client_message_id=entry.key, order=entry.row.order))
         self._context.order(SavePending(op=op, row=entry.row, traces=(entry.trace,)))
 
     def _may_go_first(self, entry: OutboxRow) -> bool:

@@ -132,11 +132,15 @@ class Settling:
             )
 
     def not_settled(self, key: bytes) -> None:
-        """The local store could not say so: the row is sent again, and the server repeats its answer."""
+        """The local store could not say so: the row is sent again, and the server repeats its answer.
+
+        One that isn't stored yet (its copy came before that) goes back to its order, which is out or repeated.
+        """
         entry = self._settling(key)
-        entry.stage = RowStage.QUEUED
+        entry.stage = RowStage.QUEUED if entry.stored else RowStage.SAVING
         self._outbox.enlist(entry)
-        self.cool(entry, 0)
+        if entry.stored:
+            self.cool(entry, 0)
 
     def claim(self, messages: tuple[LocalMessage, ...]) -> tuple[Coordinates, ...]:
         """Rows whose own mailbox copy is among these: they are settled by the batch that stores the copies."""
