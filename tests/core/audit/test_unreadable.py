@@ -8,7 +8,7 @@ from qim.core.audit import Verdict
 from qim.core.contract.entities import CommitAuditFact, CommitState, encode_receipt
 from qim.core.ports.store_mailbox import MailboxesRead, MailboxRows
 from tests.core.audit.toy import A, B, Toy
-from tests.core.audit.troubles import failed, incomplete, is_a, ranges
+from tests.core.audit.troubles import failed, hole, incomplete, is_a, ranges
 from tests.core.newer_format import NEWER
 
 
@@ -90,13 +90,7 @@ def test_a_log_that_gives_nothing_where_something_stands(toy: Toy) -> None:
 
 
 def test_a_log_with_a_hole_is_read_up_to_it(toy: Toy) -> None:
-    def hole(request: Any) -> Any:
-        if is_a(request, "Fetch outbox") and request.offset == 0 and request.limit > 1:
-            reply = toy.answer(request)
-            return replace(reply, records=(*reply.records[:1], *reply.records[2:]))
-        return None
-
-    toy.trouble = hole
+    toy.trouble = hole(toy, "outbox")
     report = toy.audit()
     assert ranges(report) == [(0, 0, 4)], "the next window begins where the hole was"
 
@@ -155,13 +149,7 @@ def test_a_source_that_cannot_be_read(toy: Toy) -> None:
 
 
 def test_a_dispatch_log_with_a_hole_is_read_up_to_it(toy: Toy) -> None:
-    def hole(request: Any) -> Any:
-        if is_a(request, "Fetch dispatch") and request.offset == 0 and request.limit > 1:
-            reply = toy.answer(request)
-            return replace(reply, records=(*reply.records[:1], *reply.records[2:]))
-        return None
-
-    toy.trouble = hole
+    toy.trouble = hole(toy, "dispatch")
     report = toy.audit()
     assert report.orphans == ()
     assert report.dispatches == 10, "the next window begins where the hole was"

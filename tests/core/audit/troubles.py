@@ -3,10 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import replace
+
 from qim.core.audit import AuditReport, Verdict
 from qim.core.ports.completion import Failed, FailReason, Fenced, StoreReset, StoreRole, Unknown
 from qim.core.ports.log import Topic
-from tests.core.audit.toy import SILENCE
+from tests.core.audit.toy import SILENCE, Toy
 
 Trouble = Callable[[Any], Any]
 
@@ -45,3 +47,15 @@ def ranges(report: AuditReport) -> list[tuple[int, int, int]]:
 
 def reset(request: Any) -> Any:
     return StoreReset(op=request.op, store=StoreRole.MAILBOX)
+
+
+def hole(toy: Toy, log: str) -> Trouble:
+    """The first window of ``log`` comes without its second record."""
+
+    def without(request: Any) -> Any:
+        if is_a(request, f"Fetch {log}") and request.offset == 0 and request.limit > 1:
+            reply = toy.answer(request)
+            return replace(reply, records=(*reply.records[:1], *reply.records[2:]))
+        return None
+
+    return without
