@@ -1,6 +1,7 @@
 """Runs of `qim load` that can't begin say why and have an end; and what a run that holds has looked at."""
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ from qim.client.load import device, run
 from qim.client.load.run import LoadPlan, LoadReport, LoadRun, NotBegun
 from qim.core.contract.errors import ErrorCode
 from qim.core.contract.frames import Auth, ClientFrame, CreateGroup, PullMailbox, SendMessage
+from qim.core.contract.params import DAY_MS
+from qim.core.contract.tokens import verify_token
 from tests.client.scripted_server import LIMITS, ScriptedServer
 
 PLAN = LoadPlan(servers=(), secret=b"s" * 32, users=2, rate=20.0, seconds=0.3, warmup=0.0)
@@ -151,3 +154,13 @@ def test_what_is_sent_after_hours_is_offered_as_at_the_beginning(
 @pytest.mark.parametrize("value", [-1, float("nan"), float("inf")])
 def test_numbers_that_make_no_run(name: str, value: float) -> None:
     assert f"{name} is a number of 0 or more" in replace(PLAN, **{name: value}).faults()
+
+
+def test_tokens_outlast_the_longest_run() -> None:
+    """A connection ends with its token: after a day nobody would have read what was acked, and the verdict were 'lost'."""
+    server = Mailing(again=False)
+    days = 3 * DAY_MS // 1000
+    carried_out(server, settle=float(days))
+    (auth, _) = [frame for frame in server.heard if isinstance(frame, Auth)]
+    ending = time.time_ns() // 1_000_000 + days * 1000
+    assert verify_token(auth.access_token, PLAN.secret, now_ms=ending).user_id

@@ -170,7 +170,9 @@ class LoadRun:
     async def _connected(self) -> None:
         plan = self.plan
         self.tally = Tally([], os.urandom(4))
-        expires_at = time.time_ns() // 1_000_000 + DAY_MS
+        whole = plan.warmup + plan.seconds + plan.settle
+        # A connection ends with its token: those of a long run outlast it.
+        expires_at = time.time_ns() // 1_000_000 + DAY_MS + int(whole * 1000)
         async with asyncio.timeout(CONNECT_SECONDS_MAX + plan.users / plan.connects_per_second):
             for number in range(plan.users):
                 user = plan.first_user + number
