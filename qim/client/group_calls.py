@@ -72,8 +72,9 @@ class GroupCalls(ABC):
         timeout: float = 15.0,
     ) -> GroupResult:
         """Add users; those already in are left as they are."""
-        key = _key(client_message_id)
-        return await self._members(MembershipOp.ADD, conversation_id, members, key, timeout)
+        return await self._members(
+            MembershipOp.ADD, conversation_id, members, client_message_id, timeout
+        )
 
     async def remove_members(
         self,
@@ -84,8 +85,9 @@ class GroupCalls(ABC):
         timeout: float = 15.0,
     ) -> GroupResult:
         """Remove users; those not in are passed over."""
-        key = _key(client_message_id)
-        return await self._members(MembershipOp.REMOVE, conversation_id, members, key, timeout)
+        return await self._members(
+            MembershipOp.REMOVE, conversation_id, members, client_message_id, timeout
+        )
 
     async def leave(
         self,
@@ -95,8 +97,9 @@ class GroupCalls(ABC):
         timeout: float = 15.0,
     ) -> GroupResult:
         """Leave a group; what was visible until then stays readable."""
-        key = _key(client_message_id)
-        return await self._members(MembershipOp.LEAVE, conversation_id, (), key, timeout)
+        return await self._members(
+            MembershipOp.LEAVE, conversation_id, (), client_message_id, timeout
+        )
 
     async def members(
         self, conversation_id: bytes, *, since_version: int = 0, timeout: float = 15.0
@@ -120,11 +123,11 @@ class GroupCalls(ABC):
         operation: MembershipOp,
         conversation_id: bytes,
         members: Iterable[int],
-        key: bytes,
+        client_message_id: bytes | None,
         timeout: float,
     ) -> GroupResult:
         request = GroupChangeRequested(
-            client_message_id=key,
+            client_message_id=_key(client_message_id),
             operation=operation,
             conversation_id=given.octets("conversation_id", conversation_id),
             members=given.users("members", members),

@@ -4,14 +4,7 @@ from typing import Any
 
 import pytest
 
-from qim.core.contract.entities import (
-    ConversationKind,
-    MembershipOp,
-    MessageKind,
-    MessageRecord,
-    encode_record,
-    stored_record,
-)
+from qim.core.contract.entities import MembershipOp
 from qim.core.contract.errors import ErrorCode
 from qim.core.contract.frames import (
     CreateGroup,
@@ -44,7 +37,7 @@ from qim.core.ports.network import Send
 from qim.core.ports.registry import ReadLease, Resource, Role
 from qim.core.ports.sockets import Write
 from tests.core.gateway.gate import MAILBOX_SEQ, Gate, key, lease_read, pull, send
-from tests.core.gateway.services import GROUP, asked, online, pulled, sent
+from tests.core.gateway.services import GROUP, asked, online, pulled, sent, stored
 
 
 def test_a_send_goes_to_the_writer_of_its_conversation_with_the_actor_injected() -> None:
@@ -141,43 +134,17 @@ def test_page_limits_are_bounded() -> None:
     assert asked(gate, AskPull).limit == DEFAULT.page_max
 
 
-def record(seq: int, sender: int = 1, body: bytes = b"b") -> bytes:
-    made = MessageRecord(
-        tenant_id="default",
-        conversation_id=GROUP,
-        conversation_kind=ConversationKind.GROUP,
-        kind=MessageKind.TEXT,
-        sender_id=sender,
-        device_id=b"d",
-        client_message_id=key(seq),
-        request_digest=key(0),
-        message_id=key(seq),
-        version=1,
-        membership_digest=key(1),
-        peer_user_id=0,
-        recipients=(),
-        delta=None,
-        body=body,
-        custom_type="",
-        retention_class=0,
-        sent_at=1,
-        not_after=2,
-        trace_id=3,
-    )
-    return stored_record(seq, key(seq), encode_record(made))
-
-
-def history(gate: Gate, direction: int, *stored: bytes, has_more: bool = False) -> list[Any]:
+def history(gate: Gate, direction: int, *records: bytes, has_more: bool = False) -> list[Any]:
     gate.say(5, PullHistory(conversation_id=GROUP, anchor=9, direction=direction), request=8)
     ask = asked(gate, AskHistory)
     assert (ask.anchor, ask.direction, ask.limit) == (9, direction, DEFAULT.page_default)
-    gate.tell(HistoryAnswer(rid=ask.rid, conversation_id=GROUP, records=stored, has_more=has_more))
+    gate.tell(HistoryAnswer(rid=ask.rid, conversation_id=GROUP, records=records, has_more=has_more))
     return gate.frames_with_requests(5)
 
 
 def test_history_hides_the_keys_of_others() -> None:
     gate = online()
-    ((batch, request),) = history(gate, HistoryDirection.OLDER, record(1), record(2, sender=2))
+    ((batch, request),) = history(gate, HistoryDirection.OLDER, stored(1, sender=1), stored(2))
     assert isinstance(batch, HistoryBatch)
     assert request == 8
     assert [r.client_message_id for r in batch.records] == [key(1), None]
@@ -196,8 +163,8 @@ def test_history_hides_the_keys_of_others() -> None:
 def test_history_is_cut_to_one_batch_at_its_far_end(direction: int, kept: list[int]) -> None:
     gate = online()
     big = bytes(100 * 1024)
-    stored = [record(seq, body=big) for seq in (1, 2, 3, 4)]
-    ((batch, _),) = history(gate, direction, *stored)
+    records = [stored(seq, big) for seq in (1, 2, 3, 4)]
+    ((batch, _),) = history(gate, direction, *records)
     assert [r.conversation_seq for r in batch.records] == kept
     assert batch.has_more
 
