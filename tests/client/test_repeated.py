@@ -13,7 +13,7 @@ from qim.client import Client, ErrorCode, SendFailed, SendStatus
 from qim.core.contract.frames import CreateGroup, SendMessage
 from qim.core.contract.ids import group_conversation_id
 from tests.client.scripted_server import CONVERSATION, PEER, USER, ScriptedServer
-from tests.client.test_sdk import play
+from tests.client.sdk_scene import play
 
 Device = Callable[[], Client]
 KEY = b"k" * 16

@@ -1,16 +1,14 @@
 """What the SDK says of sends, silence, kicks, restarts and its own end."""
 
 import asyncio
-import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from qim.client import Client, LocalStoreBusy, NotConnected, SendFailed, SendStatus
-from qim.client.local_store import LocalStore
 from qim.core.client import Client as ClientMachine
-from qim.core.client.vocabulary import ClientConfig, ClientState
+from qim.core.client.vocabulary import ClientState
 from qim.core.contract.errors import ErrorCode
 from qim.core.contract.frames import (
     Auth,
@@ -20,47 +18,8 @@ from qim.core.contract.frames import (
     PullMailbox,
     SendMessage,
 )
-from qim.core.ports.local_store import LocalMessage
-from tests.client.scripted_server import CONVERSATION, PEER, USER, ScriptedServer
-
-Scene = Callable[[ScriptedServer, Callable[[], Client]], Awaitable[None]]
-
-
-def play(scene: Scene, tmp_path: Path) -> None:
-    """A scripted server, and devices that are all the same one."""
-
-    async def run() -> None:
-        async with ScriptedServer() as server, asyncio.timeout(60):
-            await scene(server, lambda: client(server, tmp_path / "device.db"))
-
-    asyncio.run(run())
-
-
-def client(server: ScriptedServer, store: Path) -> Client:
-    config = ClientConfig(
-        user_id=USER,
-        device_id=b"d",
-        access_token="token",
-        addresses=(server.address,),
-        backoff_min_ms=1,
-        backoff_max_ms=5,
-    )
-    return Client(
-        user_id=USER,
-        access_token="token",
-        addresses=(server.address,),
-        store_path=store,
-        config=config,
-    )
-
-
-async def first(messages: int, device: Client) -> list[LocalMessage]:
-    found: list[LocalMessage] = []
-    async for message in device.messages():
-        found.append(message)
-        if len(found) == messages:
-            return found
-    raise AssertionError("the client ended")
+from tests.client.scripted_server import CONVERSATION, PEER, ScriptedServer
+from tests.client.sdk_scene import client, first, play
 
 
 def test_a_send_is_acked(tmp_path: Path) -> None:
@@ -239,101 +198,6 @@ def test_a_wrong_token_stops_at_once_and_a_new_one_goes_on(tmp_path: Path) -> No
             await me.online()
             tokens = [frame.access_token for frame in server.heard if isinstance(frame, Auth)]
             assert tokens[-1] == "another"
-
-    play(scene, tmp_path)
-
-
-def test_messages_come_once_in_order_across_lives(tmp_path: Path) -> None:
-    async def scene(server: ScriptedServer, device: Callable[[], Client]) -> None:
-        entries = [server.deliver(number) for number in range(1, 6)]
-        ids = [entry.message_id for entry in entries]
-        async with device() as me:
-            assert [message.message_id for message in await first(2, me)] == ids[:2]
-            await me.sync()
-            assert [message.message_id for message in await me.take_new()] == ids[2:]
-            assert await me.take_new() == []
-        server.deliver(6)
-        async with device() as me:
-            await me.sync()
-            here = [message.conversation_seq async for message in me.messages(follow=False)]
-            assert here == [6]
-            server.deliver(7)
-            await me.sync()
-            assert [message.conversation_seq for message in await first(1, me)] == [7]
-        async with device() as me:
-            await me.sync()
-            assert await me.take_new() == []
-
-    play(scene, tmp_path)
-
-
-def test_more_than_a_page_comes_without_a_new_arrival(tmp_path: Path) -> None:
-    async def scene(server: ScriptedServer, device: Callable[[], Client]) -> None:
-        for number in range(1, 1_203):
-            server.deliver(number)
-        async with device() as me:
-            found = await first(1_202, me)
-            assert [message.conversation_seq for message in found] == list(range(1, 1_203))
-
-    play(scene, tmp_path)
-
-
-def test_two_listeners_share_and_none_is_given_twice(tmp_path: Path) -> None:
-    async def scene(server: ScriptedServer, device: Callable[[], Client]) -> None:
-        for number in range(1, 700):
-            server.deliver(number)
-        async with device() as me:
-            await me.sync()
-            found: list[int] = []
-
-            async def listen() -> None:
-                async for message in me.messages(follow=False):
-                    found.append(message.conversation_seq)
-                    await asyncio.sleep(0)
-
-            await asyncio.gather(listen(), listen())
-            assert sorted(found) == list(range(1, 700))
-
-    play(scene, tmp_path)
-
-
-def test_a_cancelled_listener_neither_loses_nor_repeats(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gate = threading.Event()
-
-    def waits(store: LocalStore) -> int:
-        assert gate.wait(30)
-        return 0
-
-    monkeypatch.setattr(LocalStore, "pending_count", waits)
-
-    async def scene(server: ScriptedServer, device: Callable[[], Client]) -> None:
-        shown = asyncio.Event()
-        server.deliver(1)
-
-        async def listen(me: Client) -> None:
-            async for _ in me.messages():
-                busy.append(asyncio.ensure_future(me.pending_count()))
-                await asyncio.sleep(0)
-                shown.set()
-
-        busy: list[asyncio.Future[int]] = []
-        async with device() as me:
-            await me.sync()
-            listening = asyncio.ensure_future(listen(me))
-            await shown.wait()
-            await asyncio.sleep(0)  # now it waits for its mark, behind a store that is busy
-            listening.cancel()
-            await asyncio.gather(listening, return_exceptions=True)
-            gate.set()
-            await asyncio.gather(*busy)
-            server.deliver(2)
-            await me.sync()
-            assert [message.conversation_seq for message in await me.take_new()] == [2]
-        async with device() as me:
-            await me.sync()
-            assert await me.take_new() == []
 
     play(scene, tmp_path)
 

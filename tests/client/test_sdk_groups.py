@@ -22,7 +22,7 @@ from qim.client.local_store import LocalStore
 from qim.core.contract.frames import CreateGroup, SendMessage
 from qim.core.ports.completion import Unknown
 from tests.client.scripted_server import PEER, ScriptedServer
-from tests.client.test_sdk import play
+from tests.client.sdk_scene import play
 
 Device = Callable[[], Client]
 KEY = b"k" * 16
