@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import Final
 
 from qim.core.contract.hashing import H
-from qim.core.ports.log import OutOfRange, Position, StoredRecord
+from qim.core.ports.log import Fetched, OutOfRange, Position, StoredRecord
 
 NO_DIGEST: Final = b"\0" * 16
 """Digest of a position that stands at the very first offset a topic ever had, or whose predecessor retention took."""
@@ -29,11 +29,28 @@ def is_other(before: bytes, predecessor: StoredRecord) -> bool:
     return names_record(before) and record_digest(predecessor) != before
 
 
-def why_out_of_range(offset: int, answer: OutOfRange) -> str:
-    """What a stopped partition says of a running fetch at ``offset``."""
-    if answer.other_record:
-        return f"{Verdict.OTHER_RECORD.name}: another record stands before {offset} than was read"
-    return f"offset {offset} is outside {answer.start}..{answer.end}"
+def why_strange(
+    topic_id: bytes, offset: int, answer: Fetched | OutOfRange, *, compacted: bool = False
+) -> str | None:
+    """What a partition stops with that read up to ``offset`` and is answered so; None: it may go on.
+
+    A topic made anew, or an offset that is no longer (or not yet) in the log; of one that is not ``compacted`` a hole, too.
+    """
+    if answer.topic_id != topic_id:
+        return "the topic was created anew"
+    if isinstance(answer, OutOfRange):
+        if answer.other_record:
+            return (
+                f"{Verdict.OTHER_RECORD.name}: another record stands before {offset} than was read"
+            )
+        return f"offset {offset} is outside {answer.start}..{answer.end}"
+    if answer.end < offset:
+        return f"the log ends at {answer.end}, and was read up to {offset}"
+    if not compacted:
+        for expected, stored in enumerate(answer.records, start=offset):
+            if stored.offset != expected:
+                return f"the log has {stored.offset} where {expected} was asked for"
+    return None
 
 
 class Verdict(IntEnum):

@@ -45,7 +45,7 @@ from qim.core.ports.log import EndsRead, Fetched, OutOfRange
 from qim.core.ports.observe import Count, Gauge, Violation, queue
 from qim.core.ports.registry import LeaseRead, Resource, Role
 from qim.core.ports.store_history import ArchiveCommitted, ArchiveOpened
-from qim.core.position import record_digest, why_out_of_range
+from qim.core.position import record_digest, why_strange
 from qim.core.timers import Timers, back_off
 from qim.core.wallclock import WallClock
 
@@ -245,17 +245,11 @@ class HistoryArchiver:
         if partition.stage is Stage.CHECKING:
             return opening.on_predecessor(self._orders, partition, event)
         partition.end = event.end
-        if event.topic_id != partition.topic_id:
-            return POSITION_MISMATCH, "the topic was created anew"
-        if isinstance(event, OutOfRange):
-            return POSITION_MISMATCH, why_out_of_range(partition.next_offset, event)
-        if event.end < partition.next_offset:
-            why = f"the log ends at {event.end}, and was read up to {partition.next_offset}"
+        why = why_strange(partition.topic_id, partition.next_offset, event)
+        if why is not None:
             return POSITION_MISMATCH, why
+        assert isinstance(event, Fetched), "an offset out of range is strange"
         for stored in event.records:
-            if stored.offset != partition.next_offset:
-                why = f"the log has {stored.offset} where {partition.next_offset} was asked for"
-                return POSITION_MISMATCH, why
             if not batching.admit(self._orders, self._config, partition, stored):
                 break
             self._newest_append_time = max(self._newest_append_time, stored.append_time)

@@ -45,7 +45,7 @@ from qim.core.ports.observe import Count, Gauge, StageReached, Violation, queue
 from qim.core.ports.registry import LeaseRead, Resource, Role
 from qim.core.ports.store_reads import ReadVersions, VersionsRead
 from qim.core.ports.store_source import SourceCommitted, SourceOpened
-from qim.core.position import record_digest
+from qim.core.position import record_digest, why_strange
 from qim.core.timers import Timers, back_off, earliest
 from qim.core.version_shelf import VersionShelf
 
@@ -257,7 +257,7 @@ class FanoutCoordinator:
         partition.fetching = False
         if partition.stage is Stage.CHECKING:
             return opening.on_predecessor(self._orders, partition, event)
-        strange = opening.why_strange(partition, event)
+        strange = why_strange(partition.topic_id, partition.next_offset, event)
         if strange is not None or isinstance(event, OutOfRange):
             return strange
         partition.heard_start(now, event.start, self._config.receipts_grace_ms)

@@ -13,7 +13,7 @@ from qim.core.opener import Opener
 from qim.core.ports.log import EndsRead, Fetch, Fetched, OutOfRange, ReadEnds, Topic
 from qim.core.ports.registry import LeaseRead, ReadLease, Resource, Role
 from qim.core.ports.store_source import OpenSource, SourceOpened
-from qim.core.position import Verdict, judge_ends, judge_predecessor, why_out_of_range
+from qim.core.position import Verdict, judge_ends, judge_predecessor
 
 
 def open_source(orders: Orders, partition: Partition, opener: Opener) -> None:
@@ -105,21 +105,6 @@ def run(partition: Partition, offset: int) -> None:
     partition.checkpoint = partition.durable = partition.next_offset = offset
     partition.before = partition.position.digest
     partition.stage = Stage.RUNNING
-
-
-def why_strange(partition: Partition, event: Fetched | OutOfRange) -> str | None:
-    """A topic made anew, or an offset that is no longer (or not yet) in the log: detected, stopped, nothing skipped."""
-    if event.topic_id != partition.topic_id:
-        return "the topic was created anew"
-    if isinstance(event, OutOfRange):
-        return why_out_of_range(partition.next_offset, event)
-    if event.end < partition.next_offset:
-        return f"the log ends at {event.end}, and was read up to {partition.next_offset}"
-    for place, stored in enumerate(event.records):
-        expected = partition.next_offset + place
-        if stored.offset != expected:
-            return f"the log has {stored.offset} where {expected} was asked for"
-    return None
 
 
 def fetch_if_room(orders: Orders, config: FanoutConfig, partition: Partition) -> None:

@@ -19,7 +19,7 @@ from qim.core.position import (
     Verdict,
     judge_ends,
     judge_predecessor,
-    why_out_of_range,
+    why_strange,
 )
 
 
@@ -119,21 +119,16 @@ def on_predecessor(orders: Orders, shard: Shard, event: Fetched | OutOfRange) ->
 
 def on_running_fetch_strange(shard: Shard, event: Fetched | OutOfRange) -> Violation | None:
     """A topic made anew, or an offset that is no longer (or not yet) in the log: detected, stopped, nothing skipped."""
-    if event.topic_id != shard.topic_id:
-        return _stop(shard, Invariant.MAILBOX_SEQ_REGRESSION, "the topic was created anew")
-    if isinstance(event, OutOfRange):
-        detail = why_out_of_range(shard.next_offset, event)
-        below = shard.next_offset < event.start
-        check = POSITION_MISMATCH if below else Invariant.MAILBOX_SEQ_REGRESSION
-        return _stop(shard, check, detail)
-    if event.end < shard.next_offset:
-        detail = f"the log ends at {event.end}, and was read up to {shard.next_offset}"
-        return _stop(shard, Invariant.MAILBOX_SEQ_REGRESSION, detail)
-    for place, stored in enumerate(event.records):
-        if stored.offset != shard.next_offset + place:
-            detail = f"the log has {stored.offset} where {shard.next_offset + place} was asked for"
-            return _stop(shard, POSITION_MISMATCH, detail)
-    return None
+    why = why_strange(shard.topic_id, shard.next_offset, event)
+    if why is None:
+        return None
+    # Only what comes next is missing: all that was read stands in this log, or retention took it.
+    ahead = event.topic_id == shard.topic_id and (
+        shard.next_offset < event.start
+        if isinstance(event, OutOfRange)
+        else shard.next_offset <= event.end
+    )
+    return _stop(shard, POSITION_MISMATCH if ahead else Invariant.MAILBOX_SEQ_REGRESSION, why)
 
 
 def fetch(

@@ -14,7 +14,7 @@ from qim.core.position import (
     Verdict,
     judge_ends,
     judge_predecessor,
-    why_out_of_range,
+    why_strange,
 )
 from qim.core.session.orders import Orders, What
 from qim.core.session.shard import Feed, FeedStage, Shard, Stage
@@ -110,20 +110,9 @@ def on_running_fetch_strange(
     shard: Shard, feed: Feed, event: Fetched | OutOfRange
 ) -> Violation | None:
     """A topic made anew, or an offset that is no longer (or not yet) in the log: detected, stopped, nothing skipped."""
-    if event.topic_id != feed.topic_id:
-        return stop(shard, feed, "the topic was created anew")
-    if isinstance(event, OutOfRange):
-        return stop(shard, feed, why_out_of_range(feed.next_offset, event))
-    if event.end < feed.next_offset:
-        detail = f"the log ends at {event.end}, and was read up to {feed.next_offset}"
-        return stop(shard, feed, detail)
-    if feed.topic is Topic.USER_STATE:
-        return None
-    for place, stored in enumerate(event.records):
-        if stored.offset != feed.next_offset + place:
-            detail = f"the log has {stored.offset} where {feed.next_offset + place} was asked for"
-            return stop(shard, feed, detail)
-    return None
+    compacted = feed.topic is Topic.USER_STATE
+    why = why_strange(feed.topic_id, feed.next_offset, event, compacted=compacted)
+    return stop(shard, feed, why) if why is not None else None
 
 
 def fetch(
