@@ -182,7 +182,7 @@ _GAUGES: Final[tuple[Row, ...]] = (
     ("store_bytes_buffered_max", "bytes", "store", "the bound of it"),
     ("registry_requests_inflight", "requests", "", "registry requests sent and not answered", "registry"),
     ("registry_requests_inflight_max", "requests", "", "the bound of it"),
-    ("registry_watch_up", "yes or no", "", "the watch on the registry stands", "registry"),
+    ("registry_watch_up", "yes or no", "", "whether the watch on the registry stands", "registry"),
     ("registry_slowest_seconds", "seconds", "kind", "the slowest since the last scrape", "registry"),
     ("registry_leases_held", "leases", "role", "leases this process holds, by the registry's word", "leases"),
     ("kafka_lag", "records", "partition", "records of a log partition behind what was read, by the reader's own count", "lag"),

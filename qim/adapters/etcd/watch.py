@@ -80,8 +80,6 @@ class Watch:
                 except NotApplied:
                     pause = PAUSE_SECONDS_MAX
             except asyncio.CancelledError:
-                if self._task is None or self._task.cancelling():
-                    raise
                 # gRPC's word for a stream whose channel was closed under it: with new certificates another one stands.
                 pause = PAUSE_SECONDS_MIN
             except NotApplied as refused:
@@ -92,6 +90,8 @@ class Watch:
                 LOG.exception("a stream of the watch failed")
                 pause = PAUSE_SECONDS_MAX
             self.up = False
+            if self._task is not None and self._task.cancelling():
+                return  # stopped: what it awaited may have had words of its own for that, and none comes again
             await asyncio.sleep(pause)
 
     async def _one_stream(self) -> None:
