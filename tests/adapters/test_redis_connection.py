@@ -2,21 +2,19 @@
 
 import asyncio
 import contextlib
-import hashlib
 import os
 import random
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import uvloop
 from msgspec.structs import replace
 
 from qim.adapters.embedded.data_directory import DataDirectory
 from qim.adapters.embedded.private_valkey import PrivateValkey
 from qim.adapters.redis.address import StoreAddress
-from qim.adapters.redis.blocking import BlockingConnection
 from qim.adapters.redis.connection import ConnectionConfig, RedisConnection
 from qim.adapters.redis.first_exchange import QUESTIONS
 from qim.adapters.redis.layout import INCARNATION_KEY, Call
@@ -29,17 +27,8 @@ from qim.adapters.redis.outcomes import (
     TooManyInFlight,
 )
 from qim.adapters.redis.reply_pipeline import ReplyPipeline
+from tests.adapters.connected import HASHES, READY_MS, SCRIPTS, ask, made, opened, until
 from tests.adapters.store.stand_in import StandIn, info, standing_in
-
-READY_MS = 10_000
-SCRIPTS = {
-    "tag": "return {KEYS[1], ARGV[1]}",
-    "count": "return redis.call('HSET', KEYS[1], ARGV[1], ARGV[1])",
-}
-HASHES = {
-    name: hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest().encode()
-    for name, source in SCRIPTS.items()
-}
 
 
 @pytest.fixture(scope="module")
@@ -59,33 +48,6 @@ def shared_store(directory: DataDirectory) -> Iterator[PrivateValkey]:
 def store(shared_store: PrivateValkey) -> PrivateValkey:
     ask(shared_store, b"FLUSHALL")
     return shared_store
-
-
-def ask(store: PrivateValkey, *command: bytes) -> object:
-    with BlockingConnection(store.socket_path, timeout_s=5) as connection:
-        return connection.ask(*command)
-
-
-def made(path: Path, **limits: int) -> RedisConnection:
-    config = ConnectionConfig(address=StoreAddress(unix_path=str(path)), **limits)
-    return RedisConnection(config, scripts=SCRIPTS, hashes=HASHES)
-
-
-@asynccontextmanager
-async def opened(path: Path, **limits: int) -> AsyncIterator[RedisConnection]:
-    connection = made(path, **limits)
-    connection.open()
-    try:
-        await connection.ready(READY_MS)
-        yield connection
-    finally:
-        await connection.close()
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(READY_MS / 1000):
-        while not holds():  # noqa: ASYNC110 - turns of the loop, not time
-            await asyncio.sleep(0)
 
 
 # Calls -----------------------------------------------------------------------------------------------
@@ -415,8 +377,6 @@ def test_a_close_answers_what_is_under_way(store: PrivateValkey) -> None:
 
 
 def test_it_runs_on_the_servers_loop_too(store: PrivateValkey) -> None:
-    uvloop = pytest.importorskip("uvloop")
-
     async def run() -> None:
         async with opened(store.socket_path) as connection:
             calls = [Call("tag", [b"k%d" % n], [b"%d" % n]) for n in range(1_000)]

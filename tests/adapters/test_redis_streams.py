@@ -11,7 +11,7 @@ from qim.adapters.redis.address import StoreAddress
 from qim.adapters.redis.connection import ConnectionConfig, RedisConnection
 from qim.adapters.redis.first_exchange import QUESTIONS
 from qim.adapters.redis.outcomes import ReplyLost
-from tests.adapters.test_redis_connection import HASHES, SCRIPTS, made, opened, until
+from tests.adapters.connected import HASHES, SCRIPTS, made, opened, until
 
 Talk = Callable[[hiredis.Reader, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

@@ -19,8 +19,8 @@ from qim.adapters.redis.layout import Call
 from qim.adapters.redis.outcomes import NotConnected
 from qim.adapters.redis.startup import StoreRefused
 from qim.adapters.redis.store import RedisStore
+from tests.adapters.connected import HASHES, READY_MS, SCRIPTS
 from tests.adapters.store.stand_in import StandIn, info, standing_in
-from tests.adapters.test_redis_connection import HASHES, READY_MS, SCRIPTS
 from tests.integration.testbed.redis import RedisServer, redis_server_binary, valkey_binary
 
 THREE = "for place = 1, 3 do redis.call('SET', KEYS[place], ARGV[1]) end return 1"
