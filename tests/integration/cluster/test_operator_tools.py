@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from qim.core.contract.frames import SendAck
+from qim.core.contract.frames import PushEvents, SendAck
 from qim.core.contract.ids import dedupe_key
 from qim.core.ports.log import Topic
 from tests.integration.cluster.cluster import Cluster, make_topics
@@ -44,7 +44,9 @@ def test_the_doctor_and_the_orders_on_a_cluster_that_serves_and_one_that_lost_it
             ):
                 sent = message(b"hello", peer_user_id=32)
                 ack = await sender.ask(sent, SendAck)
-                await peer.pull_until(ack.message_id)
+                # Pulled sooner, and gone, it would be pushed to nobody: of a gateway only a push is traced.
+                (entry,) = (await peer.until(PushEvents)).entries
+                assert entry.message_id == ack.message_id
                 return dedupe_key("default", 31, sent.client_message_id)[:8].hex()
 
         trace = asyncio.run(talk())
