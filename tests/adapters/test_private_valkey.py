@@ -1,7 +1,6 @@
 """The embedded store lives and dies with its parent, and a left-over one never blocks the next start."""
 
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -27,6 +26,7 @@ from qim.adapters.embedded.stale_server import (
     write_record,
 )
 from qim.adapters.redis.blocking import BlockingConnection, parse_info
+from tests.integration.testbed.signalled import stand_still
 
 PARENT = """
 import sys
@@ -130,7 +130,7 @@ def test_a_killed_parent_leaves_nothing_that_blocks(
 def test_a_frozen_left_over_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("qim.adapters.embedded.stale_server.TERMINATE_TIMEOUT_MS", 50)
     parent, old_pid = start_parent(tmp_path / "data", "orphan")
-    os.kill(old_pid, signal.SIGSTOP)
+    stand_still(old_pid)
     kill_hard(parent)
     with DataDirectory(tmp_path / "data") as directory:
         store = PrivateValkey.start(directory)

@@ -18,6 +18,7 @@ from qim.core.contract.frames import Error, Kicked, KickReason, SendAck
 from tests.integration.load import Load, audit
 from tests.integration.raw_client import Bystanders, RawClient, message
 from tests.integration.served import CANARY, Served, newest_file
+from tests.integration.testbed.signalled import die, stand_still
 
 
 @pytest.fixture
@@ -190,8 +191,8 @@ def test_a_store_that_cannot_be_started_again_ends_the_server(own: Served) -> No
 
     own.start()
     message_id = asyncio.run(talk())
-    os.kill(own.pid, signal.SIGSTOP)  # it must not start the store before its file is damaged
-    os.kill(own.store_pid, signal.SIGKILL)
+    stand_still(own.pid)  # it must not start the store before its file is damaged
+    die(own.store_pid)
     tail = newest_file(own.data)
     tail.write_bytes(b"not what a store writes\r\n" * 100 + tail.read_bytes())
     os.kill(own.pid, signal.SIGCONT)

@@ -18,6 +18,7 @@ from qim.adapters.redis.blocking import BlockingConnection
 from tests.integration.load import Load, audit
 from tests.integration.raw_client import RawClient
 from tests.integration.served import CANARY, Served, eventually, newest_file
+from tests.integration.testbed.signalled import die, stand_still
 
 STORE_KILLS = 5
 
@@ -110,10 +111,8 @@ def test_the_stores_tail_lost_under_load(own: Served, tmp_path: Path) -> None:
             for kept in (0.5, 0.99, 0.0, 0.9, 1.0):
                 await load.acks(30)
                 await asyncio.sleep(dice.uniform(0.0, 0.1))  # any moment of its work
-                os.kill(
-                    own.pid, signal.SIGSTOP
-                )  # it must not start the store before the file is cut
-                os.kill(own.store_pid, signal.SIGKILL)
+                stand_still(own.pid)  # it must not start the store before the file is cut
+                die(own.store_pid)
                 tail = newest_file(own.data)
                 os.truncate(tail, int(tail.stat().st_size * kept))
                 os.kill(own.pid, signal.SIGCONT)

@@ -83,7 +83,8 @@ def open_session(settings: CassandraSettings, tls: ssl.SSLContext | None = None)
         token_metadata_enabled=True,
     )
     try:
-        session = cluster.connect()
+        # All nodes of the data centre, not the first that answers: who is asked later and isn't connected yet seems down.
+        session = cluster.connect(wait_for_all_pools=True)
     except NoHostAvailable as error:
         cluster.shutdown()
         raise unreachable(settings, error) from None

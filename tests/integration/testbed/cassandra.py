@@ -6,14 +6,24 @@ stand on 127.0.0.1, 127.0.0.2, …: native and storage port are the same number 
 
 import os
 import socket
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from textwrap import indent
-from typing import Final
+from typing import Any, Final
 
+from cassandra.cluster import Cluster
+
+from qim.adapters.cassandra.session import connection_class
 from tests.integration.testbed.maven_jars import jars_of
-from tests.integration.testbed.server_process import ServerProcess, accepts, free_port
+from tests.integration.testbed.server_process import (
+    LOOK_SECONDS,
+    ServerFailed,
+    ServerProcess,
+    accepts,
+    free_port,
+)
 
 HEAP: Final = "512m"
 START_SECONDS_MAX: Final = 240.0
@@ -121,6 +131,10 @@ LOGGING: Final = """\
 """
 
 
+KNOWN: Final = "SELECT native_address, native_port, schema_version FROM system.peers_v2"
+OWN_SCHEMA: Final = "SELECT schema_version FROM system.local"
+
+
 class CassandraNode:
     """One node; ``of`` nodes share the ring evenly. ``start``, ``stop``, ``kill``, ``pause`` and ``resume`` by pid."""
 
@@ -195,6 +209,8 @@ def cassandra_ring(
     try:
         for node in nodes:
             node.process.start()
+        for node in nodes:
+            until_it_knows(node, nodes)
         yield nodes
     finally:
         for node in nodes:
@@ -214,6 +230,35 @@ def contact_point(directory: Path) -> Iterator[str]:
         yield node.address
     finally:
         node.process.kill()
+
+
+def until_it_knows(node: CassandraNode, ring: Sequence[CassandraNode]) -> None:
+    """Gossip brings a node the others, one by one: each of them serves CQL before all know of each other. Raises ServerFailed."""
+    others = {one.host for one in ring} - {node.host}
+    deadline = time.monotonic() + START_SECONDS_MAX
+    cluster = Cluster(
+        [node.host], port=node.port, protocol_version=4, connection_class=connection_class()
+    )
+    try:
+        session = cluster.connect(wait_for_all_pools=True)
+        asked = cluster.metadata.get_host(node.host, node.port)
+        while (known := _peers(session, asked)) != others:
+            if time.monotonic() > deadline:
+                raise ServerFailed(f"{node.host} knows {sorted(known)} of {sorted(others)}")
+            time.sleep(LOOK_SECONDS)
+    finally:
+        cluster.shutdown()
+
+
+def _peers(session: Any, node: Any) -> set[str]:
+    """Of whom it knows all that a client is told: where they serve, and that they have its schema."""
+    rows = session.execute(KNOWN, host=node)
+    own = {row.schema_version for row in session.execute(OWN_SCHEMA, host=node)}
+    return {
+        row.native_address
+        for row in rows
+        if row.native_port is not None and {row.schema_version} == own
+    }
 
 
 def serves_cql(host: str, port: int) -> bool:

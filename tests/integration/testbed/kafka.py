@@ -7,7 +7,6 @@ import os
 import socket
 import struct
 import subprocess
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +19,6 @@ HEAP: Final = "256m"
 START_SECONDS_MAX: Final = 180.0
 """A cold JVM on a busy machine of two cores."""
 FORMAT_SECONDS_MAX: Final = 120
-PAUSE_SECONDS_MAX: Final = 10.0
 CLUSTER_ID: Final = "cWltLXRlc3RiZWQtMDAwMQ"
 JAVA: Final = (
     f"-Xmx{HEAP}",
@@ -168,14 +166,8 @@ class KafkaBroker:
         self.process.kill()
 
     def pause(self) -> None:
-        """SIGSTOP, and wait until every thread stands: what is sent afterwards is not answered."""
+        """SIGSTOP."""
         self.process.pause()
-        deadline = time.monotonic() + PAUSE_SECONDS_MAX
-        while any(
-            state_of(task) != "T" for task in Path(f"/proc/{self.process.pid}/task").iterdir()
-        ):
-            assert time.monotonic() < deadline, f"broker {self.number} runs on"
-            time.sleep(0.001)
 
     def resume(self) -> None:
         """SIGCONT."""
@@ -232,14 +224,6 @@ def brokers(directory: Path) -> Iterator[str]:
         yield broker.address
     finally:
         broker.kill()
-
-
-def state_of(task: Path) -> str:
-    """The letter of /proc for a thread; T for one that is gone by now."""
-    try:
-        return (task / "stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return "T"
 
 
 def speaks_kafka(port: int) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.integration.testbed.claim import claimed
+from tests.integration.testbed.signalled import stand_still
 
 PR_SET_PDEATHSIG: Final = 1
 _prctl = ctypes.CDLL(None).prctl
@@ -121,8 +122,8 @@ class ServerProcess:
             self._process.wait()
 
     def pause(self) -> None:
-        """SIGSTOP: alive for the kernel, silent for everybody."""
-        os.kill(self.pid, signal.SIGSTOP)
+        """SIGSTOP: alive for the kernel, silent for everybody by the time this returns."""
+        stand_still(self.pid)
 
     def resume(self) -> None:
         """SIGCONT."""
