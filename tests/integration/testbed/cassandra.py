@@ -13,9 +13,10 @@ from pathlib import Path
 from textwrap import indent
 from typing import Any, Final
 
-from cassandra.cluster import Cluster
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
+from cassandra.policies import WhiteListRoundRobinPolicy
 
-from qim.adapters.cassandra.session import connection_class
+from qim.adapters.cassandra.session import PROTOCOL_VERSION, connection_class
 from tests.integration.testbed.maven_jars import jars_of
 from tests.integration.testbed.server_process import (
     LOOK_SECONDS,
@@ -236,13 +237,17 @@ def until_it_knows(node: CassandraNode, ring: Sequence[CassandraNode]) -> None:
     """Gossip brings a node the others, one by one: each of them serves CQL before all know of each other. Raises ServerFailed."""
     others = {one.host for one in ring} - {node.host}
     deadline = time.monotonic() + START_SECONDS_MAX
+    alone = ExecutionProfile(load_balancing_policy=WhiteListRoundRobinPolicy([node.host]))
     cluster = Cluster(
-        [node.host], port=node.port, protocol_version=4, connection_class=connection_class()
+        [node.host],
+        port=node.port,
+        protocol_version=PROTOCOL_VERSION,
+        connection_class=connection_class(),
+        execution_profiles={EXEC_PROFILE_DEFAULT: alone},
     )
     try:
-        session = cluster.connect(wait_for_all_pools=True)
-        asked = cluster.metadata.get_host(node.host, node.port)
-        while (known := _peers(session, asked)) != others:
+        session = cluster.connect()
+        while (known := _peers(session)) != others:
             if time.monotonic() > deadline:
                 raise ServerFailed(f"{node.host} knows {sorted(known)} of {sorted(others)}")
             time.sleep(LOOK_SECONDS)
@@ -250,10 +255,10 @@ def until_it_knows(node: CassandraNode, ring: Sequence[CassandraNode]) -> None:
         cluster.shutdown()
 
 
-def _peers(session: Any, node: Any) -> set[str]:
+def _peers(session: Any) -> set[str]:
     """Of whom it knows all that a client is told: where they serve, and that they have its schema."""
-    rows = session.execute(KNOWN, host=node)
-    own = {row.schema_version for row in session.execute(OWN_SCHEMA, host=node)}
+    rows = session.execute(KNOWN)
+    own = {row.schema_version for row in session.execute(OWN_SCHEMA)}
     return {
         row.native_address
         for row in rows
