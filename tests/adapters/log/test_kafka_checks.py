@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import shlex
+import subprocess
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +20,7 @@ from qim.cli.main import main
 from qim.core.ports.log import Topic
 from tests.adapters.log.kafka_asked import HOUR_MS, Admin, settings_for
 from tests.integration.testbed.kafka import KafkaBroker
+from tests.integration.testbed.maven_jars import jars_of
 from tests.integration.testbed.server_process import free_port
 
 pytestmark = [pytest.mark.servers, pytest.mark.xdist_group("kafka")]
@@ -165,6 +168,43 @@ def test_a_setting_that_would_lose_something(
     assert refused.got == value
     assert f"--entity-name {served.settings.name_of(topic)}" in refused.command
     assert remedy in refused.command
+
+
+WRONG = {
+    "cleanup__policy": "compact",
+    "retention__ms": "1000",
+    "retention__bytes": "1048576",
+    "message__timestamp__type": "CreateTime",
+    "max__message__bytes": "131071",
+    "unclean__leader__election__enable": "true",
+    "compression__type": "zstd",
+}
+WRONG_STATES = GOOD | {"cleanup__policy": "delete", "min__compaction__lag__ms": "5"}
+COMMAND_SECONDS_MAX = 120
+
+
+def test_the_command_of_each_refusal_puts_it_right(served: Operator) -> None:
+    """Carried out as it is printed, one after another, until the start passes: none is told twice."""
+    served.run(served.admin.configure(Topic.OUTBOX, **WRONG))
+    served.run(served.admin.configure(Topic.USER_STATE, **WRONG_STATES))
+    told = []
+    for _ in range(len(WRONG) + 2):
+        refused = served.refusal()
+        told.append((refused.what, refused.code))
+        carried_out(refused.command)
+    assert len(set(told)) == len(WRONG) + 2, told
+    served.started()
+
+
+def carried_out(command: str) -> None:
+    """kafka-configs.sh starts this class with its words; the jars of the test bed are without scripts."""
+    script, *words = shlex.split(command)
+    assert script == "kafka-configs.sh", command
+    java = ["java", "-cp", f"{jars_of('kafka')}/*", "kafka.admin.ConfigCommand", *words]
+    ended = subprocess.run(
+        java, capture_output=True, text=True, timeout=COMMAND_SECONDS_MAX, check=False
+    )
+    assert ended.returncode == 0, (command, ended.stdout, ended.stderr)
 
 
 def test_our_own_limit_counts_too(served: Operator) -> None:
