@@ -10,13 +10,15 @@ from typing import Any
 from aiokafka.protocol.admin import DeleteTopicsRequest
 
 from qim.adapters.kafka.cluster import Cluster as Brokers
-from qim.core.ports.log import Topic
+from qim.adapters.kafka.log import KafkaLog
+from qim.core.ports.log import EndsRead, Fetch, Fetched, ReadEnds, Topic
 from tests.integration.cluster.cluster import Cluster
 from tests.integration.cluster.commands import commanded
 from tests.integration.raw_client import RawClient
 
 SAYS, HEARS = 31, 32
 THROUGH_SECONDS_MAX = 180.0
+FETCH_RECORDS, FETCH_BYTES = 512, 1 << 20
 
 
 def ordered(cluster: Cluster, *words: str, role: str = "admin") -> tuple[int, dict[str, Any]]:
@@ -60,6 +62,41 @@ def audited(cluster: Cluster) -> dict[str, Any]:
         assert time.monotonic() < deadline, report
         report = cluster.audited()
     return report
+
+
+async def append_times(cluster: Cluster, topic: Topic) -> list[int]:
+    """When the log took each record it has, wall ms by its own clock."""
+    settings, found = cluster.kafka_settings(), []
+    log = KafkaLog(settings, asyncio.get_running_loop())
+
+    async def asked(request: ReadEnds | Fetch) -> Any:
+        answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        log.submit(request, answered.set_result)
+        return await answered
+
+    await log.start()
+    try:
+        for partition in range(settings.partitions_of(topic)):
+            ends = await asked(ReadEnds(op=1, topic=topic, partition=partition))
+            assert isinstance(ends, EndsRead), ends
+            offset = ends.start
+            while offset < ends.end:
+                fetch = Fetch(
+                    op=2,
+                    topic=topic,
+                    partition=partition,
+                    offset=offset,
+                    limit=FETCH_RECORDS,
+                    bytes_max=FETCH_BYTES,
+                    wait_ms=0,
+                )
+                read = await asked(fetch)
+                assert isinstance(read, Fetched) and read.records, read
+                found += [record.append_time for record in read.records]
+                offset = read.records[-1].offset + 1
+    finally:
+        await log.close()
+    return found
 
 
 def cut_outbox(cluster: Cluster, directory: Path) -> int:
