@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from acceptance.__main__ import EXITS, rate_of, run
+from acceptance.bed import LENT, missing_parts
 from acceptance.commands import Commands, junit_of
 from acceptance.judgement import STEPS, Judged, Status, Verdict, verdict_of
-from acceptance.steps import Plan, Steps
+from acceptance.steps import Plan, Steps, forget_settings
 
 PLAN = Plan(
     rate=10.0,
@@ -86,6 +87,25 @@ def test_the_command_refuses_without_a_rate() -> None:
     )
     assert ended.returncode == 2
     assert "QIM_LOAD_RATE is not set" in ended.stderr
+
+
+@pytest.mark.parametrize("name", LENT)
+def test_a_server_that_somebody_lends_is_refused(name: str, tmp_path: Path) -> None:
+    """It would be neither alone nor its own to stop."""
+    assert f"{name} names somebody's server: unset it" in missing_parts({name: "127.0.0.1:1"})
+    steps = made_up(tmp_path, bed=lambda: Judged(incomplete=("lent",)))
+    results = {one.name: one.status for one in run(steps, PLAN, keep_going=False)}
+    assert {results[name] for name in STEPS[1:]} == {Status.SKIPPED}
+
+
+def test_settings_of_the_caller_are_taken_away_but_for_lent_servers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those stay to be refused: a run that only forgot them would be told nothing is amiss."""
+    for name in ("QIM_REDIS_ADDR", "QIM_CONFIG", *LENT):
+        monkeypatch.setenv(name, "somebody's")
+    assert {"QIM_REDIS_ADDR", "QIM_CONFIG"} <= set(forget_settings())
+    assert {name for name in os.environ if name.startswith("QIM_")} == set(LENT)
 
 
 JUNIT = """<?xml version="1.0"?><testsuites><testsuite tests="3" failures="1" errors="0" skipped="1">
