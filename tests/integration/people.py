@@ -9,10 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from qim.client import Client, Conversation, SendStatus, Sent
-from qim.core.contract.frames import PullSessionList, SessionEntry, SessionListBatch
+from qim.core.contract.frames import (
+    Ping,
+    Pong,
+    PullSessionList,
+    SessionEntry,
+    SessionListBatch,
+)
 from qim.core.contract.ids import single_conversation_id
 from qim.core.ports.local_store import Coordinates
-from tests.integration.raw_client import RawClient, token
+from tests.integration.raw_client import RawClient, Target, token
 from tests.integration.served import Served
 
 PATIENCE_SECONDS = 60.0
@@ -99,7 +105,18 @@ def over(served: Served, folder: Path) -> Run:
 
 
 async def listing(client: RawClient, limit: int = 0) -> list[SessionEntry]:
-    """Every page of a list under one revision; no page is empty but the only one."""
+    """The list, once it knows everything that is in the mailbox now: the projection follows by itself."""
+    known = (await client.ask(Ping(client_time=1), Pong)).watermark
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while True:
+            found, projected_through = await listed_now(client, limit)
+            if projected_through >= known:
+                return found
+            await asyncio.sleep(0.01)
+
+
+async def listed_now(client: RawClient, limit: int = 0) -> tuple[list[SessionEntry], int]:
+    """Every page of a list under one revision, and how far it knows the mailbox; no page is empty but the only one."""
     found: list[SessionEntry] = []
     revision, after = 0, None
     while True:
@@ -111,7 +128,16 @@ async def listing(client: RawClient, limit: int = 0) -> list[SessionEntry]:
         found += batch.conversations
         revision, after = batch.revision, batch.after
         if after is None:
-            return found
+            return found, batch.projected_through
+
+
+async def badge(target: Target, user: int, device: bytes = b"badge") -> int:
+    """What AUTH_OK tells of everything unread, which is not 0; it waits for that only a moment, and says 0 then."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while True:
+            async with await RawClient.log_in(target, user, device=device) as client:
+                if client.auth_ok.badge:
+                    return client.auth_ok.badge
 
 
 async def seen(client: Client, conversation_id: bytes) -> Conversation:

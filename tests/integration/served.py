@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from qim.adapters.embedded.stale_server import read_record
 from qim.adapters.redis.blocking import BlockingConnection
+from qim.cli.data_files import order
 from tests.integration.operator_view import OperatorView
 from tests.integration.raw_client import Target, target_of
 from tests.integration.up_process import UpProcess, run_qim
@@ -78,6 +80,15 @@ class Served(UpProcess, OperatorView):
         words = ("audit", "--data", str(self.data), "--json")
         report: dict[str, Any] = json.loads(run_qim(*words, or_else=4))
         return report
+
+    def delivered(self) -> dict[str, Any]:
+        """The report of an audit once every consumer is through: what was acked before is in every mailbox then."""
+        deadline = time.monotonic() + EVENTUALLY_SECONDS_MAX
+        while True:
+            report = order(self.data, "/audit", b"", EVENTUALLY_SECONDS_MAX)
+            if report["verdict"] != "INCOMPLETE":
+                return report
+            assert time.monotonic() < deadline, report
 
     def judge(self) -> None:
         """Nothing died, no rule was broken, nothing leaked."""
