@@ -12,6 +12,7 @@ from qim.cli.main import main
 
 PATIENCE_SECONDS = 60.0
 """A guard against waiting for ever, never a judgement of speed."""
+PROCESS_SECONDS_MAX = 240.0
 
 
 def told(*arguments: object, expect: int = 0) -> str:
@@ -45,9 +46,34 @@ def listed(newest: str, *arguments: object) -> list[dict[str, Any]]:
     raise AssertionError(f"message {newest} does not come")
 
 
-def pulled(data: str, user: int, *more: object) -> list[str]:
-    found = lines("pull", "--data", data, "--user", user, "--json", "--wait", 10, *more)
+def first_pulled(*arguments: object) -> list[dict[str, Any]]:
+    """What `qim pull` gives once there is anything."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not (found := lines("pull", *arguments, "--json", "--wait", 10)):
+        assert time.monotonic() < deadline, "nothing comes"
+    return found
+
+
+def pulled(data: str, user: int, *more: object, last: str) -> list[str]:
+    """The texts of one conversation, in its order, once ``last`` has come: fanout follows the ack by itself."""
+    found: list[dict[str, Any]] = []
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not any(message["text"] == last for message in found):
+        assert time.monotonic() < deadline, f"{last!r} does not come: {found}"
+        found += lines("pull", "--data", data, "--user", user, "--json", "--wait", 10, *more)
+    # What is pushed may overtake what is pulled: the command tells both in order of arrival.
+    found.sort(key=lambda message: int(message["conversation_seq"]))
     return [message["text"] for message in found]
+
+
+def audited(data: object) -> dict[str, Any]:
+    """The report of `qim audit` beside a running server, once every consumer is through."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        report: dict[str, Any] = json.loads(ended("audit", "--data", data, "--json").stdout)
+        if report["verdict"] != "INCOMPLETE":
+            return report
+        assert time.monotonic() < deadline, report
 
 
 def ended(*arguments: object, text: str = "") -> "subprocess.CompletedProcess[str]":
@@ -56,6 +82,6 @@ def ended(*arguments: object, text: str = "") -> "subprocess.CompletedProcess[st
         input=text,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PROCESS_SECONDS_MAX,
         check=False,
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from qim.core.contract.ids import single_conversation_id
-from tests.integration.command_line import ended, lines, listed, pulled, qim, told
+from tests.integration.command_line import ended, first_pulled, lines, listed, pulled, qim, told
 from tests.integration.served import Served
 from tests.integration.up_process import run_qim
 
@@ -32,12 +32,12 @@ def test_send_pull_history(data: str, user: int) -> None:
     assert ack["status"] == "acked"
     assert ack["conversation_id"] == single_conversation_id("default", user, peer).hex()
     assert ack["conversation_seq"] == "1"
-    found = lines("pull", "--data", data, "--user", peer, "--json", "--wait", 10)
+    found = first_pulled("--data", data, "--user", peer)
     assert [message["text"] for message in found] == ["hello, Ünïcode ☃"]
     assert found[0]["message_id"] == ack["message_id"]
     assert found[0]["sender_id"] == found[0]["peer_user_id"] == str(user)
     assert lines("pull", "--data", data, "--user", peer, "--json") == [], "the cursor is kept"
-    again = pulled(data, peer, "--device", "other")
+    again = pulled(data, peer, "--device", "other", last="hello, Ünïcode ☃")
     assert again == ["hello, Ünïcode ☃"], "a new device reads back"
     history = lines("history", "--data", data, "--user", peer, "--with", user, "--json")
     assert [message["message_id"] for message in history] == [ack["message_id"]]
@@ -54,13 +54,13 @@ def test_a_repeated_key_repeats_the_ack(data: str, user: int) -> None:
     told("pull", "--data", data, "--user", user, "--device", "third")
     conflict = qim(*send, "else", "--device", "third", expect=1)
     assert conflict["code"] == "IDEMPOTENCY_CONFLICT"
-    assert pulled(data, user + 1) == ["once"]
+    assert pulled(data, user + 1, last="once") == ["once"]
 
 
 def test_standard_input_and_any_bytes(data: str, user: int) -> None:
     done = ended("send", "--data", data, "--user", user, "--to", user + 1, "-", text="a\nb\0c\n")
     assert done.returncode == 0
-    assert pulled(data, user + 1) == ["a\nb\0c\n"]
+    assert pulled(data, user + 1, last="a\nb\0c\n") == ["a\nb\0c\n"]
     too_long = ended("send", "--data", data, "--user", user, "--to", 2, "-", text="x" * 131_073)
     assert too_long.returncode == 2
     assert "131073" in too_long.stderr
@@ -82,8 +82,8 @@ def test_groups(data: str, user: int) -> None:
     shown = qim("group", "show", *where, "--user", me)
     assert shown["members"] == [str(me), str(three)]
     assert (shown["name"], shown["creator"]) == ("T", str(me))
-    assert [t for t in pulled(data, one) if t] == ["first"]
-    assert [t for t in pulled(data, three) if t] == ["last"]
+    assert [t for t in pulled(data, one, last="first") if t] == ["first"]
+    assert [t for t in pulled(data, three, last="last") if t] == ["last"]
     refused = ended("send", *where, "--user", one, "no more")
     assert refused.returncode == 1
     assert json.loads(refused.stdout)["code"] == "NOT_MEMBER"
@@ -109,7 +109,7 @@ def test_a_token_is_enough_anywhere(
     ack = qim("send", "--server", served.tcp, "--token", token, "--to", user + 1, "by token")
     assert ack["status"] == "acked"
     monkeypatch.setenv("QIM_TOKEN", token)
-    own = lines("pull", "--server", served.tcp, "--json", "--wait", 10)
+    own = first_pulled("--server", served.tcp)
     assert [message["text"] for message in own] == ["by token"]
     wrong = ended("pull", "--server", served.tcp, "--token", token[:-4] + "AAAA")
     assert wrong.returncode == 1
@@ -124,7 +124,8 @@ def test_nobody_there(data: str, user: int) -> None:
     ack = json.loads(kept.stdout)
     assert ack["status"] == "pending"
     qim(*send, "second")
-    assert pulled(data, user + 1) == ["patience", "second"], "it went out with the next command"
+    texts = pulled(data, user + 1, last="second")
+    assert texts == ["patience", "second"], "it went out with the next command"
     again = qim(*send, "patience", "--client-message-id", ack["client_message_id"])
     assert again["status"] == "acked"
     assert ended("pull", "--data", Path(data) / "none", "--user", user).returncode == 3

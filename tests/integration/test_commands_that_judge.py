@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.command_line import ended, qim
+from tests.integration.command_line import audited, ended, qim
 from tests.integration.served import Served
 from tests.integration.up_process import UpProcess, run_qim
 
@@ -37,6 +37,7 @@ def test_smoke_with_one_token(served: Served, data: str, user: int) -> None:
 
 def test_audit(data: str, user: int) -> None:
     qim("send", "--data", data, "--user", user, "--to", user + 1, "judged")
+    assert audited(data)["verdict"] == "CLEAN"
     report = qim("audit", "--data", data, "--json")
     assert report["verdict"] == "CLEAN"
     assert report["orphans"] == []
@@ -55,6 +56,7 @@ def test_audit_of_a_stopped_server(tmp_path: Path) -> None:
         verdict = json.loads(killed.stdout)["verdict"]
         assert (verdict, killed.returncode) in (("CLEAN", 0), ("INCOMPLETE", 4))
         process.start()
+        assert audited(process.data)["verdict"] == "CLEAN"
         assert process.stop() == 0
         stopped = qim("audit", "--data", process.data, "--json")
         assert stopped["verdict"] == "CLEAN"

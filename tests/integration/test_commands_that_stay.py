@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.command_line import PATIENCE_SECONDS, ended, pulled, qim
+from tests.integration.command_line import PATIENCE_SECONDS, ended, lines, pulled, qim
 from tests.integration.up_process import run_qim
 
 pytestmark = pytest.mark.xdist_group("commands")
@@ -25,7 +25,7 @@ def test_tail_follows_until_it_is_told_to_end(data: str, user: int) -> None:
         texts = [json.loads(tail.stdout.readline())["text"] for _ in range(2)]
         assert texts == ["one", "two"]
         tail.send_signal(signal.SIGINT)
-        assert tail.wait(timeout=30) == 0
+        assert tail.wait(timeout=PATIENCE_SECONDS) == 0
 
 
 def test_two_commands_of_one_device_take_turns(data: str, user: int) -> None:
@@ -34,7 +34,7 @@ def test_two_commands_of_one_device_take_turns(data: str, user: int) -> None:
         assert busy.returncode == 1
         assert f"process {tail.pid}" in busy.stderr
         qim("send", "--data", data, "--user", user + 1, "--to", user, "end")
-        assert tail.wait(timeout=30) == 0
+        assert tail.wait(timeout=PATIENCE_SECONDS) == 0
     run_qim("pull", "--data", data, "--user", str(user))
 
 
@@ -69,7 +69,7 @@ def test_chat_over_pipes(data: str, user: int) -> None:
     assert "are you there?" in done.stdout
     assert "/nonsense: no such command" in done.stdout
     assert "a user is a number" in done.stdout
-    assert pulled(data, peer) == ["are you there?", "yes", "/slash"]
+    assert pulled(data, peer, last="/slash") == ["are you there?", "yes", "/slash"]
     again = ended("chat", "--data", data, "--user", user, "--to", peer, text="/recall\n/list\n")
     assert again.returncode == 0, again.stderr
     assert "which one?" in again.stdout or "recalled" in again.stdout
@@ -91,8 +91,9 @@ def test_what_is_no_text_is_sent_bit_for_bit(data: str, user: int, encoding: str
     )
     assert done.returncode == 0, done.stderr
     assert b"not acked" not in done.stdout
-    came = run_qim("pull", "--data", data, "--user", str(peer), "--json").splitlines()
-    bodies = [json.loads(line).get("body_base64") for line in came]
+    pulled(data, peer, "--device", "first", last="after")
+    came = lines("pull", "--data", data, "--user", peer, "--json")
+    bodies = [message.get("body_base64") for message in came]
     assert bodies == [None, base64.b64encode(b"\xff\xfe odd").decode(), None]
 
 
@@ -142,7 +143,7 @@ def test_chat_on_a_terminal(data: str, user: int) -> None:
         terminal.until("you")
         terminal.until("hello")
         terminal.until("✓")
-        assert pulled(data, peer) == ["hello"]
+        assert pulled(data, peer, last="hello") == ["hello"]
         os.write(ours, b"half a li")
         qim("send", "--data", data, "--user", peer, "--to", user, "in between")
         terminal.until("in between")
@@ -152,9 +153,9 @@ def test_chat_on_a_terminal(data: str, user: int) -> None:
         terminal.until("✓")
         os.write(ours, b"\x04")
         terminal.to_the_end()
-        assert chat.wait(timeout=30) == 0
+        assert chat.wait(timeout=PATIENCE_SECONDS) == 0
     finally:
         chat.kill()
         chat.wait()
         os.close(ours)
-    assert pulled(data, peer) == ["in between", "half a line"]
+    assert pulled(data, peer, last="half a line") == ["in between", "half a line"]
