@@ -24,7 +24,7 @@ from qim.core.ports.registry import RegistryRequest, Resource, Role
 from qim.core.ports.sockets import CloseSocket, Dial, PauseReading, ResumeReading, Write
 from qim.core.ports.store_audit import CoverageStoreRequest
 from qim.core.ports.store_history import HistoryStoreRequest
-from qim.core.ports.store_mailbox import MailboxStoreRequest
+from qim.core.ports.store_mailbox import MailboxStoreRequest, RefreshPresence
 from qim.core.ports.store_message import MessageStoreRequest
 from qim.core.ports.store_session import SessionStoreRequest
 from qim.core.retention import RetentionPolicy
@@ -267,6 +267,7 @@ def service_routes(scene: "Scene") -> dict[type, Route]:
     routes[Fetch] = scene.log.fetch
     routes[ReadEnds] = scene.log.read_ends
     routes[Send] = scene.send
+    routes[RefreshPresence] = scene.refresh
     routes[Write] = scene.streams.write
     routes[CloseSocket] = scene.streams.close
     routes[PauseReading] = scene.streams.pause_reading

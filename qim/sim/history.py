@@ -13,6 +13,7 @@ from qim.core.ports.archive import ArchiveRequest, ExpireArchive, WriteArchive
 from qim.core.ports.log import Append, StoredRecord, Topic
 from qim.core.ports.network import Send
 from qim.core.ports.observe import Count, Observation, StageReached, Violation
+from qim.core.ports.store_mailbox import RefreshPresence
 from qim.sim.begun import Begun
 from qim.sim.oracle import Oracle
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from qim.sim.localstore import Device
     from qim.sim.node import Host
     from qim.sim.partition import Partition
+    from qim.sim.plan import Compressed
     from qim.sim.scene import Scene
 
 VIOLATIONS_MAX = 200
@@ -66,6 +68,12 @@ class History:
         self.stages: dict[str, int] = {}
         self.peek: Callable[[Any], Any] = _nothing
         """A look into the message store, outside of time and of every fault."""
+        self.peek_mailbox: Callable[[Any], Any] = _nothing
+        """Likewise into the mailbox store."""
+        self.on_mailbox_lost: list[Callable[[], None]] = []
+        """Called once the mailbox store has become another incarnation, with what that has."""
+        self.on_refreshing: list[Callable[[Host, RefreshPresence], None]] = []
+        """Called as a gateway orders it, before anything can befall the request."""
         self.incarnation: Callable[[], int] = _first
         """The number of the message store's incarnation."""
         self.ephemeral_ms = 0
@@ -83,6 +91,13 @@ class History:
         self.begun = Begun(self.oracle)
         """Where devices without a cursor were let begin."""
         self.begun.attach(self)
+
+    def keep(self, small: "Compressed") -> None:
+        """How long the world keeps what, for checkers that judge by it."""
+        self.ephemeral_ms = small.ephemeral_ms
+        self.mailbox_day_ms = small.mailbox_day_ms
+        self.mailbox_retention_ms = small.mailbox_retention_ms
+        self.read_back_ms = small.read_back_ms
 
     def found(self, check: str, role: str, detail: str, message_id: bytes = b"") -> None:
         """Note a violation."""
@@ -133,6 +148,16 @@ class History:
     def sent(self, host: "Host", effect: Send) -> None:
         """A process sent a message to another."""
         for hear in self.on_sent.get(type(effect.message), ()):
+            hear(host, effect)
+
+    def mailbox_lost(self) -> None:
+        """The mailbox store restarted or was emptied."""
+        for hear in self.on_mailbox_lost:
+            hear()
+
+    def refreshing(self, host: "Host", effect: RefreshPresence) -> None:
+        """A gateway keeps entries alive."""
+        for hear in self.on_refreshing:
             hear(host, effect)
 
     def notice(self, device: "Device", effect: Any) -> None:

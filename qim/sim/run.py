@@ -6,6 +6,7 @@ from typing import Final
 from qim.sim.auditing import audited, audited_amid_faults
 from qim.sim.checkers import all_checkers
 from qim.sim.checkers.liveness import unsettled
+from qim.sim.checkers.presence import unlisted
 from qim.sim.judging import judge
 from qim.sim.mutants import Override, applied
 from qim.sim.node import Observe
@@ -74,7 +75,7 @@ def _live(scene: Scene) -> None:
     while at < plan.end_ms and not world.stopped and at < calm_since + AFTERWARDS_MS:
         at += LOOK_MS
         world.run(at)
-        if unsettled(scene):
+        if unsettled(scene) or unlisted(scene):
             calm_since = at
         if world.events > EVENTS_MAX:
             scene.history.found("runaway", "world", f"{world.events} events by {world.now} ms")

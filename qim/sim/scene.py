@@ -9,6 +9,7 @@ from qim.core.ports.completion import StoreRole
 from qim.core.ports.local import DrainRequested
 from qim.core.ports.log import Topic
 from qim.core.ports.network import Send
+from qim.core.ports.store_mailbox import RefreshPresence
 from qim.core.ports.store_message import ApplyOutbox, OpenShard, ShardOpened
 from qim.sim.archive import Archive
 from qim.sim.cast import (
@@ -26,7 +27,7 @@ from qim.sim.localstore import Device
 from qim.sim.log import Log
 from qim.sim.network import Network
 from qim.sim.node import Host, Node, Observe, Route
-from qim.sim.plan import Compressed, Plan
+from qim.sim.plan import Plan
 from qim.sim.registry import Registry
 from qim.sim.store import Store
 from qim.sim.strangers import Strangers
@@ -153,8 +154,11 @@ class Scene:
         world, message_store = self.world, self.stores[StoreRole.MESSAGE]
         history = History(self.plan.topology.shards, lambda: world.now)
         history.peek = message_store.ask
+        mailbox_store = self.stores[StoreRole.MAILBOX]
+        history.peek_mailbox = mailbox_store.ask
+        mailbox_store.lost = history.mailbox_lost
         history.incarnation = lambda: message_store.incarnation_number
-        _tell_windows(history, self.plan.parameters)
+        history.keep(self.plan.parameters)
         self.log.heard = history.appended
         self.archive.heard = history.archive
         for server in self.servers:
@@ -377,17 +381,14 @@ class Scene:
             self.history.sent(host, effect)
         self.network.send(host, effect)
 
+    def refresh(self, host: Host, effect: RefreshPresence) -> None:
+        """A gateway's entries to the mailbox store, likewise."""
+        self.history.refreshing(host, effect)
+        self.stores[StoreRole.MAILBOX].request(host, effect)
+
     def count(self, name: str) -> None:
         """One more of ``name`` in the census."""
         self.counts[name] = self.counts.get(name, 0) + 1
-
-
-def _tell_windows(history: History, small: Compressed) -> None:
-    """What the world keeps, for checkers that judge by it."""
-    history.ephemeral_ms = small.ephemeral_ms
-    history.mailbox_day_ms = small.mailbox_day_ms
-    history.mailbox_retention_ms = small.mailbox_retention_ms
-    history.read_back_ms = small.read_back_ms
 
 
 def _undo(undo: Callable[[], None]) -> None:

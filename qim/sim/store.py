@@ -90,6 +90,8 @@ class Store:
         self.down_until = 0
         self.hosts: list[Host] = []
         self.heard: Heard | None = None
+        self.lost: Callable[[], None] | None = None
+        """Told once it is another incarnation."""
         self.counts: dict[str, int] = {}
         self.scripts_cached: set[str] = set()
         self._forgot = False
@@ -249,6 +251,8 @@ class Store:
         self.run_id = self._run_id()
         self.scripts_cached.clear()
         self.down_until = self.world.now + down_ms
+        if self.lost is not None:
+            self.lost()
         for host in self.hosts:
             if not host.dead:
                 self._tell(host, self.down_until + 1 + self.way.base_ms)
@@ -258,6 +262,8 @@ class Store:
         self._count("store.flushed")
         self.incarnation_number += 1
         self.keyspace.flush()
+        if self.lost is not None:
+            self.lost()
 
     def reconnect(self) -> None:
         """Every connection is made anew: run_id and marker are read, and a marker that differs is told."""

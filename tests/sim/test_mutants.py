@@ -29,6 +29,8 @@ SAMPLE = (
     "checkpoint_before_its_fence",
     "unknown_version_dead_lettered",
     "silence_fails_a_row",
+    "entries_never_refreshed",
+    "kick_by_the_new_epoch",
 )
 SAVED = Path(__file__).parent / "regressions"
 RARE = rare()

@@ -12,6 +12,7 @@ from qim.sim.checkers.fences import Fences
 from qim.sim.checkers.history_pages import HistoryPages
 from qim.sim.checkers.liveness import Liveness
 from qim.sim.checkers.mailbox_windows import MailboxWindows
+from qim.sim.checkers.presence import Presence
 from qim.sim.checkers.projections import Projections
 from qim.sim.checkers.recalled_bodies import RecalledBodies
 from qim.sim.checkers.receipts import ReceiptsBeforeCheckpoint
@@ -38,6 +39,7 @@ def all_checkers() -> list[Checker]:
         HistoryPages(),
         RecalledBodies(),
         DeliveredNeverLeads(),
+        Presence(),
         Projections(),
         Liveness(),
         Sessions(),

@@ -2,6 +2,7 @@
 
 from qim.sim.mutants import Mutant
 from tests.sim.mutants.making import LOST, mutant
+from tests.sim.mutants.presence import presence
 from tests.sim.mutants.rewriting import rescript, rewrite
 from tests.sim.mutants.views import views
 from tests.sim.mutants.windows import windows
@@ -26,6 +27,7 @@ def board() -> list[Mutant]:
         *_opens(),
         *views(),
         *windows(),
+        *presence(),
     ]
 
 
@@ -287,15 +289,6 @@ def _edges() -> list[Mutant]:
                     "elif may_help(code):",
                     "elif code != ErrorCode.TIMEOUT_UNKNOWN and may_help(code):",
                 ),
-            ),
-        ),
-        mutant(
-            "presence_by_epoch_alone",
-            "pipeline §3.6: an entry that a lost tail brought back replaces nobody",
-            LOST,
-            rescript(
-                "refresh_presence",
-                ("below(age(entry), age(held))", "below(sub(entry, 1, 8), sub(held, 1, 8))"),
             ),
         ),
     ]
