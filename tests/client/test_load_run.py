@@ -150,6 +150,22 @@ def test_what_is_sent_after_hours_is_offered_as_at_the_beginning(
     assert min(ends) >= began + hours_us // 1000 + LIMITS.not_after_ms
 
 
+def test_what_was_due_while_the_generator_stood_still_is_done_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its machine was busy until the end of the run: sends were made up for, storms and cuts left out."""
+    times = iter([0])
+
+    def now_us() -> int:
+        return next(times, 3_600 * 1_000_000)
+
+    monkeypatch.setattr(run, "now_us", now_us)
+    report = carried_out(Mailing(again=False), storms=2)
+    assert report.counts["storms"] == 2
+    assert report.verdict["acked"] == report.verdict["sent"] == int(PLAN.rate * PLAN.seconds)
+    assert not [why for why in report.incomplete_because if "storms" in why]
+
+
 @pytest.mark.parametrize("name", ["warmup", "reconnects", "storms", "slow", "group_count"])
 @pytest.mark.parametrize("value", [-1, float("nan"), float("inf")])
 def test_numbers_that_make_no_run(name: str, value: float) -> None:

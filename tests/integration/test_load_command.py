@@ -11,7 +11,7 @@ from tests.integration.served import Served
 
 def load(served: Served, *options: str) -> tuple[int, dict[str, Any]]:
     command = [sys.executable, "-m", "qim", "load", "--data", str(served.data), "--json", *options]
-    ended = subprocess.run(command, capture_output=True, timeout=120, env=os.environ, check=False)
+    ended = subprocess.run(command, capture_output=True, timeout=300, env=os.environ, check=False)
     assert ended.stdout, ended.stderr.decode()
     return ended.returncode, json.loads(ended.stdout)
 
@@ -22,7 +22,8 @@ def test_groups_cut_streams_and_slow_readers(served: Served) -> None:
     status, report = load(served, *options.split())
     assert report["holds"], report["verdict"]
     assert report["verdict"]["acked"] == report["verdict"]["sent"] > 200
-    assert report["counts"]["connections_lost"] >= 20 + 5, "all once, and some more"
+    # Whoever still dials when he is to be cut again has nothing to lose.
+    assert report["counts"]["connections_lost"] >= 20, "as many as there are users"
     assert report["counts"]["storms"] == 1
     assert report["latency_ms"]["end_to_end"]["count"] > 500
     # A generator beside a busy test run may be late; nothing else may make the run incomplete.
