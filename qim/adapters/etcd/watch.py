@@ -134,19 +134,38 @@ class Watch:
             self._tell(LeaseTaken(resource=resource, owner=holder.owner, address=holder.address))
 
     async def _read(self) -> None:
+        """Until all that changed is told. An etcd that is slow is asked again: of its own accord it tells nothing twice."""
+        own = asyncio.current_task()
+        pause = PAUSE_SECONDS_MIN
         try:
             while self._changed:
                 role = next(iter(self._changed))
                 del self._changed[role]
-                within = self._connection.within(CALL_MS)
-                self._tell(await self._announcements.peers(role, within))
-                if role not in self._read_in_full:
-                    self._read_in_full.add(role)
-                    await self._read_leases(role, within)
-        except NotApplied:
-            self._changed.clear()  # the next Announce tells
+                try:
+                    await self._read_role(role)
+                    pause = PAUSE_SECONDS_MIN
+                except NotApplied:
+                    if not self.up or own is None or own.cancelling():
+                        # The next stream begins with all of it, and who was stopped may have heard another word for that.
+                        self._changed.clear()
+                        return
+                    self._changed[role] = None
+                    await asyncio.sleep(pause)
+                    pause = min(pause * 2, PAUSE_SECONDS_MAX)
         finally:
             self._reading = None
+
+    async def _read_role(self, role: Role) -> None:
+        """Its peers, and once a stream who holds what. Raises NotApplied."""
+        within = self._connection.within(CALL_MS)
+        self._tell(await self._announcements.peers(role, within))
+        if role not in self._read_in_full:
+            self._read_in_full.add(role)
+            try:
+                await self._read_leases(role, within)
+            except NotApplied:
+                self._read_in_full.discard(role)
+                raise
 
     async def _read_leases(self, role: Role, within: float) -> None:
         begin = self._keys.leases_of(role)
