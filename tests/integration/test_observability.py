@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from qim.cli.data_files import order
 from qim.core.contract.frames import (
     Auth,
     AuthOk,
@@ -225,7 +224,7 @@ def test_health_and_unknown_paths(served: Served) -> None:
         assert json.loads(body)["ok"] is True
     assert served.get("/nothing")[0] == 404
     assert served.get("/audit")[0] == 405
-    assert order(served.data, "/audit", b"", 60.0)["verdict"] == "CLEAN"
+    assert served.delivered()["verdict"] == "CLEAN"
 
 
 def test_callers_that_hang_or_talk_nonsense_delay_no_scrape(served: Served) -> None:

@@ -131,7 +131,8 @@ def test_two_hundred_flaps_leave_one_live_presence(served: Served) -> None:
                 tasks.create_task(flap(gate))
         async with await RawClient.log_in(served.target, USER, device=b"flap") as last:
             await streams_open(served, 1)
-            assert presence(served)[::2] == [b"flap"]
+            # What an earlier test left is still being taken out; of this device one entry stands.
+            await eventually(lambda: presence(served)[::2] == [b"flap"])
             async with Bystanders.of(served.target) as others:
                 ack = await others.writer.send(CANARY, peer_user_id=USER)
                 push = await last.until(PushEvents)
@@ -158,13 +159,10 @@ def test_silence_before_auth_ends_after_ten_seconds(served: Served) -> None:
         return await reading
 
     async def main() -> None:
-        async with (
-            Bystanders.of(served.target) as others,
-            await RawClient.connect(served.tcp) as one,
-            await RawClient.connect(served.tcp) as two,
-        ):
+        async with Bystanders.of(served.target) as others:
             loop = asyncio.get_running_loop()
-            began = loop.time()
+            began = loop.time()  # before the server can have begun to count
+            one, two = [await RawClient.connect(served.tcp) for _ in range(2)]
             for heard in await asyncio.gather(silent(one), trickling(two)):
                 frame = heard[-1].frame
                 assert isinstance(frame, Error)
@@ -172,6 +170,8 @@ def test_silence_before_auth_ends_after_ten_seconds(served: Served) -> None:
             assert loop.time() - began > 9.0, "closed long before its time"
             await others.go_on()
             assert kicked(others.writer.heard) == []
+            await one.close()
+            await two.close()
 
     run(main)
 

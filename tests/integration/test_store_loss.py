@@ -1,6 +1,7 @@
 """The private store killed, emptied, restarted, its scripts flushed, its files gone: what was acked stays (pipeline §0)."""
 
 import asyncio
+import contextlib
 import os
 import random
 import resource
@@ -62,6 +63,12 @@ def test_the_store_killed_five_times_under_load(own: Served, tmp_path: Path) -> 
     own.end()
 
 
+def ended_leases(server: Served) -> float:
+    """Of writer shards, under their owner."""
+    names = ("qim_lease_expired_total", "qim_lease_lost_total")
+    return sum(server.metric(name, "writer") for name in names)
+
+
 def test_scripts_flushed_and_files_rewritten_under_load(own: Served, tmp_path: Path) -> None:
     """No send fails, no shard opens anew: a script that is gone is loaded again (BR-099)."""
 
@@ -69,14 +76,16 @@ def test_scripts_flushed_and_files_rewritten_under_load(own: Served, tmp_path: P
         load = Load(own, tmp_path)
         async with load.running():
             await load.acks(20)
-            opened = own.metric("qim_shard_open_total")
+            opened, ended = own.metric("qim_shard_open_total"), ended_leases(own)
             for number in range(30):
                 with own.store_connection() as store:
                     assert store.ask(b"SCRIPT", b"FLUSH") == b"OK"
                     if number % 10 == 0:
                         store.ask(b"BGREWRITEAOF")
                 await load.acks(5)
-            assert own.metric("qim_shard_open_total") == opened
+            # Only a lease that was not renewed in time, on a machine that stood still, is a reason to open again.
+            anew = own.metric("qim_shard_open_total") - opened
+            assert anew <= ended_leases(own) - ended
         await load.check()
 
     asyncio.run(main())
@@ -144,14 +153,19 @@ def no_room_beyond(server: Served, size: int) -> None:
     resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 
+def without_writers(server: Served) -> bool:
+    """It says that it is not ready, and why."""
+    status, words = server.get("/readyz")
+    return status == 503 and "writer shards" in words
+
+
 def test_a_full_disk_is_told_by_readyz_and_loses_nothing(own: Served, tmp_path: Path) -> None:
     async def main() -> None:
         load = Load(own, tmp_path)
         async with load.running():
             await load.acks(30)
             no_room_beyond(own, 100_000)
-            await eventually(lambda: own.get("/readyz")[0] == 503)
-            assert "writer shards" in own.get("/readyz")[1]
+            await eventually(lambda: without_writers(own))
             assert own.get("/livez")[0] == 200
             assert own.get("/healthz")[0] == 200, "no rule is broken by a full disk"
             no_room_beyond(own, resource.RLIM_INFINITY)
@@ -241,7 +255,10 @@ def test_an_older_copy_of_the_store_put_back(own: Served) -> None:
 def test_the_stores_tail_lost_while_stopped(own: Served, kept: float) -> None:
     """The append-only file cut in the middle, as a machine that lost power leaves it."""
     sent = asyncio.run(talk(own, 60))
+    store = own.store_pid
     own.kill()
+    with contextlib.suppress(ProcessLookupError):
+        die(store)  # it follows its parent by itself, and might write behind the cut until then
     tail = newest_file(own.data)
     os.truncate(tail, int(tail.stat().st_size * kept))
     own.start()
@@ -284,6 +301,8 @@ def test_a_violation_turns_health_to_503_and_leaves_livez(own: Served) -> None:
         with own.store_connection() as store:
             for key in store.ask(b"KEYS", b"ms:*"):
                 store.ask(b"HDEL", key, b"w")
+            # Under everysec a kill may take what was answered: what is to be seen must be in the file.
+            assert store.ask(b"WAITAOF", b"1", b"0", b"20000") == [1, 0]
         os.kill(own.store_pid, signal.SIGKILL)
         await eventually(lambda: own.metric("qim_mailbox_seq_regression_total") > 0)
         for path, status in (("/healthz", 503), ("/readyz", 503), ("/livez", 200)):
