@@ -3,14 +3,19 @@
 import ast
 import asyncio
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
-from qim.adapters.kafka.checks import TOPIC_RESOURCE, read_config
+from qim.adapters.kafka.checks import TOPIC_RESOURCE, read_config, why_no_start
+from qim.adapters.kafka.cluster import BrokerGone
+from qim.adapters.kafka.settings import KafkaSettings
+from qim.adapters.kafka.topics import alter_command, create_command
 from qim.adapters.redis.address import StoreAddress
 from qim.adapters.redis.first_exchange import ServerSaid
 from qim.adapters.redis.outcomes import ServerError
@@ -61,16 +66,44 @@ def test_every_refusal_of_a_start_is_met_by_a_test() -> None:
 
 # ------------------------------------------------------------ those that no server of the test bed gives
 
+SECURED = KafkaSettings(
+    brokers="kafka:9092",
+    outbox_partitions=1,
+    dispatch_partitions=1,
+    user_state_partitions=1,
+    outbox_recovery_ms=1,
+    dispatch_recovery_ms=1,
+    body_bytes_max=1,
+    sasl_mechanism="PLAIN",
+    sasl_username="qim",
+)
+WHOM = ["--bootstrap-server", "kafka:9092", "--command-config", "client.properties"]
+
 
 def test_a_configuration_that_brokers_keep_to_themselves() -> None:
     async def answer(_: object) -> Any:
         return SimpleNamespace(resources=[(29, "not authorised", TOPIC_RESOURCE, "t", [])])
 
     with pytest.raises(StartRefused) as refused:
-        asyncio.run(read_config(SimpleNamespace(ask_any=answer), TOPIC_RESOURCE, "t"))  # type: ignore[arg-type]
+        asyncio.run(read_config(SECURED, SimpleNamespace(ask_any=answer), TOPIC_RESOURCE, "t"))  # type: ignore[arg-type]
     assert refused.value.code == "kafka_config_hidden"
     assert "not authorised" in refused.value.got
-    assert "DescribeConfigs" in refused.value.command
+    words = shlex.split(refused.value.command)
+    assert words[:5] == ["kafka-acls.sh", *WHOM]
+    assert words[5:8] == ["--add", "--allow-principal", "User:qim"]
+    assert "DescribeConfigs" in words
+
+
+def test_a_command_for_brokers_that_want_a_login_says_where_it_is() -> None:
+    """Without it the brokers' own programs wait for an answer that never comes."""
+    for command in (
+        create_command(SECURED, Topic.OUTBOX, copies=3),
+        alter_command(SECURED, Topic.OUTBOX, "retention.ms", "1"),
+        why_no_start(SECURED, BrokerGone("silent", sent=False)).command,
+    ):
+        assert shlex.split(command)[1:5] == WHOM, command
+    plain = structs.replace(SECURED, sasl_mechanism=None)
+    assert "--command-config" not in create_command(plain, Topic.OUTBOX, copies=3)
 
 
 def test_a_log_that_does_not_tell_its_ends() -> None:

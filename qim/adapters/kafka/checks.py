@@ -21,6 +21,7 @@ from qim.adapters.kafka.topics import (
     create_command,
     message_bytes_min,
     recovery_ms,
+    tool,
 )
 from qim.adapters.kafka.wire import NO_TOPIC_ID
 from qim.adapters.loopback import is_loopback
@@ -41,7 +42,7 @@ async def check_all(settings: KafkaSettings, cluster: Cluster) -> dict[str, int]
     await _check_brokers(settings, cluster)
     limits: dict[str, int] = {}
     for topic in Topic:
-        config = await read_config(cluster, TOPIC_RESOURCE, settings.name_of(topic))
+        config = await read_config(settings, cluster, TOPIC_RESOURCE, settings.name_of(topic))
         for rule in RULES:
             rule(settings, cluster, topic, config)
         limit = int(config.get("max.message.bytes") or settings.batch_bytes_max)
@@ -50,7 +51,7 @@ async def check_all(settings: KafkaSettings, cluster: Cluster) -> dict[str, int]
 
 
 async def read_config(
-    cluster: Cluster, kind: int, name: str, *, node: int | None = None
+    settings: KafkaSettings, cluster: Cluster, kind: int, name: str, *, node: int | None = None
 ) -> dict[str, str | None]:
     """Effective values by their Kafka names; a broker knows only its own. Raises BrokerGone, StartRefused."""
     request = DescribeConfigsRequest([(kind, name, None)], False)
@@ -65,7 +66,8 @@ async def read_config(
             f"the answer about the configuration of {name}",
             got=f"error {code} {message or ''}".strip(),
             expected="its configuration",
-            command="kafka-acls.sh --add --allow-principal … --operation DescribeConfigs --cluster --topic '*'",
+            command=f"{tool(settings, 'kafka-acls.sh')} --add --allow-principal User:{settings.sasl_username or '…'} "
+            "--operation DescribeConfigs --cluster --topic '*'",
         )
     return {entry[0]: entry[1] for entry in entries}
 
@@ -86,7 +88,7 @@ def why_no_start(settings: KafkaSettings, gone: BrokerGone) -> StartRefused:
         f"the log at {settings.brokers}",
         got=f"silent ({gone})",
         expected="a Kafka or Redpanda that answers",
-        command=f"kafka-broker-api-versions.sh --bootstrap-server {settings.brokers}",
+        command=tool(settings, "kafka-broker-api-versions.sh"),
     )
 
 
@@ -116,7 +118,7 @@ def check_there(settings: KafkaSettings, cluster: Cluster, topic: Topic) -> None
         )
     wanted = settings.partitions_of(topic)
     if len(leaders) != wanted:
-        more = f"kafka-topics.sh --bootstrap-server {settings.brokers} --alter --topic {name} --partitions {wanted}"
+        more = f"{tool(settings, 'kafka-topics.sh')} --alter --topic {name} --partitions {wanted}"
         fewer = "partitions can't be taken away: make a new topic and name it in the configuration"
         raise StartRefused(
             "kafka_partition_count",
@@ -150,14 +152,14 @@ def _check_copies(settings: KafkaSettings, cluster: Cluster, topic: Topic, copie
         expected=f"{COPIES} (a single broker on loopback: QIM_REDPANDA_ALLOW_SINGLE_BROKER=1)",
         command="add brokers and make the topic anew: qim topics create"
         if single
-        else f"kafka-reassign-partitions.sh --bootstrap-server {settings.brokers} with {COPIES} replicas a partition of {name}",
+        else f"{tool(settings, 'kafka-reassign-partitions.sh')} with {COPIES} replicas a partition of {name}",
     )
 
 
 async def _check_brokers(settings: KafkaSettings, cluster: Cluster) -> None:
     for node in cluster.broker_ids():
         try:
-            config = await read_config(cluster, BROKER_RESOURCE, str(node), node=node)
+            config = await read_config(settings, cluster, BROKER_RESOURCE, str(node), node=node)
         except BrokerGone as gone:
             # One broker that is down must not keep us from starting: that is what the copies are for.
             LOG.warning("configuration of broker %d not seen: %s", node, gone)

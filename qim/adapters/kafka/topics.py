@@ -116,10 +116,17 @@ async def create_missing(settings: KafkaSettings, cluster: Cluster) -> list[Crea
     return found
 
 
+def tool(settings: KafkaSettings, script: str) -> str:
+    """A program of the brokers' own and whom it asks; its file of a login and of TLS is the operator's to write."""
+    asked = f"{script} --bootstrap-server {settings.brokers}"
+    secured = settings.ssl_context is not None or settings.sasl_mechanism is not None
+    return f"{asked} --command-config client.properties" if secured else asked
+
+
 def create_command(settings: KafkaSettings, topic: Topic, *, copies: int) -> str:
     """What an operator can paste."""
     words = [
-        f"kafka-topics.sh --bootstrap-server {settings.brokers} --create --topic {settings.name_of(topic)}",
+        f"{tool(settings, 'kafka-topics.sh')} --create --topic {settings.name_of(topic)}",
         f"--partitions {settings.partitions_of(topic)} --replication-factor {copies}",
     ]
     words += [
@@ -132,6 +139,6 @@ def create_command(settings: KafkaSettings, topic: Topic, *, copies: int) -> str
 def alter_command(settings: KafkaSettings, topic: Topic, key: str, value: str) -> str:
     """What an operator can paste."""
     return (
-        f"kafka-configs.sh --bootstrap-server {settings.brokers} --alter --entity-type topics "
+        f"{tool(settings, 'kafka-configs.sh')} --alter --entity-type topics "
         f"--entity-name {settings.name_of(topic)} --add-config {key}={value}"
     )

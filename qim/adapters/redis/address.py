@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from qim.adapters.loopback import is_loopback
 from qim.adapters.start_refused import StartRefused
@@ -88,6 +89,11 @@ class StoreAddress(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
         if self.password:
             words.append("--askpass")
         return shlex.join(words)
+
+    @property
+    def operators_cli(self) -> str:
+        """The same as the server's default user: the one that processes log in as may change nothing of it."""
+        return replace(self, username="").redis_cli
 
     def tls_context(self) -> ssl.SSLContext | None:
         """None without TLS. Reads the files. Raises StartRefused when one is missing, broken or without its other half."""

@@ -32,6 +32,7 @@ _TLS_REASONS: Final = (
     "HANDSHAKE_FAILURE",
 )
 _DEBIAN: Final = "apt-get install redis-server"
+RIGHTS: Final = "+@read +@write +@scripting +@connection +info '+config|get' +bgrewriteaof"
 
 
 class StoreRefused(StartRefused):
@@ -94,7 +95,7 @@ def advice(facts: ServerFacts, address: StoreAddress) -> tuple[tuple[str, str], 
         f"{address} is Redis {fields['redis_version']} with appendfsync everysec: a power cut while it rewrites its "
         "file may leave a hole in the middle"
     )
-    cli = address.redis_cli
+    cli = address.operators_cli
     return ((found, f"Redis 7.2 or newer, any Valkey, or `{cli} config set appendfsync always`"),)
 
 
@@ -125,12 +126,12 @@ def _unreadable(said: str, address: StoreAddress) -> StoreRefused:
         f"CONFIG GET on {address}",
         got=said,
         expected="an answer, so that durability can be checked",
-        command=f"{address.redis_cli} acl setuser {address.username or 'default'} +config|get",
+        command=f"{address.operators_cli} acl setuser {address.username or 'default'} '+config|get'",
     )
 
 
 def _setting_refused(setting: _Setting, got: str, address: StoreAddress) -> StoreRefused:
-    cli, name, value = address.redis_cli, setting.name, setting.needed[0]
+    cli, name, value = address.operators_cli, setting.name, setting.needed[0]
     return StoreRefused(
         setting.code,
         f"{name} of {address} ({setting.why})",
@@ -196,8 +197,8 @@ def _said(failure: ServerSaid, address: StoreAddress) -> StoreRefused | None:
             "redis_login",
             f"the login to {address}",
             got=words,
-            expected="a user with every key, +@read +@write +@scripting +@connection +info +config|get +bgrewriteaof",
-            command=f"{address.redis_cli} acl list",
+            expected=f"a user with every key, {RIGHTS}",
+            command=f"{address.operators_cli} acl setuser {address.username or 'qim'} on '>SECRET' '~*' {RIGHTS}",
         )
     if failure.code == "ERR" and "max number of clients" not in words:
         return StoreRefused(

@@ -321,7 +321,8 @@ def test_a_user_who_may_not_look_is_refused(servers: Servers) -> None:
     refused = refused_by(server, address=who)
     assert refused.code == "redis_config_unreadable"
     assert "hunter2" not in str(refused)
-    assert "--user q --askpass" in refused.command
+    assert "--askpass" in refused.command
+    assert "--user q" not in refused.command, "it may change nothing, least of all its own rights"
     assert asyncio.run(tried(who, unsafe_dev=True)), "what can't be read is what may be waived"
 
 
@@ -342,6 +343,21 @@ def test_a_login_that_fails_is_told_at_once(
     assert said in refused.got
     for secret in ("wrong-one", "hunter2", "hunter3"):
         assert secret not in str(refused)
+
+
+@pytest.mark.parametrize("denied", ["-config", "-info"])
+@pytest.mark.parametrize("binary", [pytest.param(None, marks=ON_SERVERS)])
+def test_the_command_for_a_user_puts_it_right(servers: Servers, denied: str) -> None:
+    """As an operator pastes it, who knows the server's own password and the one the user is to have."""
+    server = servers.start()
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", "q", "on", ">hunter2", "~*", "+@all", denied)
+        client.config_set("requirepass", "hunter3")
+    who = StoreAddress(host="127.0.0.1", port=server.port, username="q", password="hunter2")
+    command = refused_by(server, address=who).command.replace("SECRET", "hunter2")
+    done = subprocess.run(command, shell=True, input="hunter3\n", capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1:] == ["OK"], (command, done.stdout, done.stderr)
+    assert asyncio.run(tried(who)) == ()
 
 
 def test_a_refusal_is_a_start_refused() -> None:
