@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from qim.adapters.etcd import starting
 from tests.adapters.registry.etcd_asked import EtcdAsked
 from tests.adapters.registry.etcd_process import SECONDS_MAX
 from tests.adapters.registry.etcd_scene import remove_everything
@@ -60,6 +61,15 @@ class Registries:
         if self._server is not None:
             self._server.stop()
         self.loop.close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def patient_starts() -> Iterator[None]:
+    """A start waits as long for a slow etcd as any test does; the tests of its refusals make it short."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(starting, "START_MS", int(SECONDS_MAX * 1_000))
+        monkeypatch.setattr(starting, "CLOCK_SECONDS", SECONDS_MAX)
+        yield
 
 
 @pytest.fixture(scope="session")

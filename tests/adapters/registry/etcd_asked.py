@@ -20,11 +20,8 @@ from qim.core.ports.registry import (
     Renew,
     Renewed,
 )
-from tests.adapters.registry.etcd_scene import new_prefix
+from tests.adapters.registry.etcd_scene import CALL_MS, new_prefix
 from tests.adapters.registry.registries import TTL_MS
-
-CALL_MS = 20_000
-"""A busy machine is no failure of the registry."""
 
 
 class EtcdAsked:

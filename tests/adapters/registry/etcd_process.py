@@ -11,9 +11,12 @@ from qim.core.ports.local import DrainRequested, FreshEpochWanted, LeaseGone, Le
 from qim.core.ports.registry import RegistryRequest, Resource, Role
 from qim.services.runtime import Hosted, Runtime, monotonic_ms, routes_for
 
-SECONDS_MAX = 60.0
+SECONDS_MAX = 120.0
 """A test that waits longer has failed."""
-TTL_MS = 2_000
+ENDS_MS = 2_000
+"""TTL of leases whose end a test waits for."""
+STAYS_MS = 60_000
+"""TTL of leases that only an owner who gives them back loses, however slow the machine is."""
 RENEW_MS = 400
 MARGIN_MS = 500
 
@@ -57,6 +60,7 @@ class LeaseProcess:
         others: "Sequence[LeaseProcess]",
         *,
         watched: bool = True,
+        ttl_ms: int = ENDS_MS,
     ) -> None:
         self.owner = owner
         self.registry = registry
@@ -74,7 +78,7 @@ class LeaseProcess:
             owner=owner,
             address=f"{owner}:1",
             roles=((Role.WRITER, count),),
-            ttl_ms=TTL_MS,
+            ttl_ms=ttl_ms,
             renew_ms=RENEW_MS,
             margin_ms=MARGIN_MS,
             retry_ms=200,

@@ -12,6 +12,8 @@ from qim.adapters.etcd import EtcdRegistry
 from qim.core.ports.registry import (
     Acquire,
     Announce,
+    Granted,
+    Peers,
     ReadLease,
     RegisterBarrier,
     RegistryRequest,
@@ -21,6 +23,8 @@ from qim.core.ports.registry import (
 )
 
 SHARD = Resource(role=Role.WRITER, number=3)
+CALL_MS = 20_000
+"""A busy machine is no failure of the registry: only who waits for an end makes it short."""
 
 
 RUN = f"/qim-test/{secrets.token_hex(4)}/"
@@ -67,6 +71,18 @@ class EtcdClient:
         address = f"{owner}:1"
         return Acquire(op=self.op(), resource=resource, owner=owner, address=address, ttl_ms=ttl_ms)
 
+    async def granted(self, owner: str, resource: Resource = SHARD) -> Granted:
+        """Asked again until it is, as a keeper does; the test's own end is the bound."""
+        while not isinstance(reply := await self.acquire(owner, resource=resource), Granted):
+            pass
+        return reply
+
+    async def announced(self, owner: str, ttl_ms: int = 60_000) -> Peers:
+        """The same of an announcement."""
+        while not isinstance(reply := await self.announce(owner, ttl_ms), Peers):
+            pass
+        return reply
+
     async def read(self, resource: Resource = SHARD) -> Any:
         return await self.ask(ReadLease(op=self.op(), resource=resource))
 
@@ -88,8 +104,9 @@ class EtcdClient:
 async def etcd_client(
     endpoints: Sequence[str], prefix: str = "", **options: Any
 ) -> AsyncIterator[EtcdClient]:
-    """Closed at the end; not started."""
+    """Closed at the end; not started. Patient unless ``options`` say otherwise."""
     loop = asyncio.get_running_loop()
+    options = {"call_ms": CALL_MS, **options}
     registry = EtcdRegistry(endpoints, prefix or new_prefix(), loop, **options)
     try:
         yield EtcdClient(registry)

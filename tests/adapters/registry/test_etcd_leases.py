@@ -1,18 +1,17 @@
 """Lease keepers over a real etcd in real time: spreading, handing over, and an etcd that is away."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from functools import partial
-from pathlib import Path
 
 import pytest
 
 from qim.adapters.etcd import EtcdRegistry
 from qim.core.ports.local import LeaseGone, LeaseHeld
-from qim.core.ports.registry import Acquire, Granted, Resource, Role
+from qim.core.ports.registry import Denied, Granted, Resource, Role
 from tests.adapters.registry.conftest import Registries
-from tests.adapters.registry.etcd_process import LeaseProcess, until
-from tests.adapters.registry.etcd_scene import new_prefix
+from tests.adapters.registry.etcd_process import ENDS_MS, SECONDS_MAX, STAYS_MS, LeaseProcess, until
+from tests.adapters.registry.etcd_scene import CALL_MS, EtcdClient, etcd_client, new_prefix
 from tests.integration.testbed.etcd import EtcdServer
 
 pytestmark = [pytest.mark.servers, pytest.mark.xdist_group("etcd")]
@@ -30,21 +29,27 @@ class Scene:
         self.processes: list[LeaseProcess] = []
 
     async def process(
-        self, owner: str, count: int = COUNT, *, watched: bool = True
+        self, owner: str, count: int = COUNT, *, watched: bool = True, ends: bool = False
     ) -> LeaseProcess:
+        """``ends``: its leases are short, for who waits for their end; else nothing but its owner gives them back."""
+        ttl_ms, call_ms = (ENDS_MS, 1_000) if ends else (STAYS_MS, CALL_MS)
         registry = EtcdRegistry(
-            [self.address], self.prefix, asyncio.get_running_loop(), call_ms=1_000
+            [self.address], self.prefix, asyncio.get_running_loop(), call_ms=call_ms
         )
         await registry.start()
-        made = LeaseProcess(owner, registry, count, self.changed, self.processes, watched=watched)
+        others = self.processes
+        made = LeaseProcess(
+            owner, registry, count, self.changed, others, watched=watched, ttl_ms=ttl_ms
+        )
         self.processes.append(made)
         return made
 
     async def until_held(self, *processes: LeaseProcess, count: int = COUNT) -> None:
-        """Until these hold everything between them, and share it."""
+        """Until these hold everything between them, and share it: each something, and nothing two."""
 
         def reached() -> bool:
-            return sum(len(process.held) for process in processes) == count and all(
+            held = [resource for process in processes for resource in process.held]
+            return len(held) == len(set(held)) == count and all(
                 process.held for process in processes
             )
 
@@ -74,26 +79,15 @@ def play(
     loop.run_until_complete(run())
 
 
-@pytest.fixture
-def own(tmp_path: Path) -> Iterator[EtcdServer]:
-    """A server that the test may kill and pause."""
-    server = EtcdServer(tmp_path / "own")
-    server.start()
-    yield server
-    server.stop()
-
-
 def test_two_processes_share_and_a_drained_one_hands_over(registries: Registries) -> None:
     async def story(scene: Scene) -> None:
         first = await scene.process("writer-1")
         await scene.until_held(first)
         second = await scene.process("writer-2")
         await scene.until_held(first, second)
-        assert not first.held.keys() & second.held.keys()
         for here, there in ((first, second), (second, first)):
             named = dict.fromkeys(there.held, f"{there.owner}:1")
-            knows = partial(here.names, named)
-            await until(scene.changed, knows)
+            await until(scene.changed, partial(here.names, named))
         epochs = first.held | second.held
         await first.drain()
         await scene.until_held(second)
@@ -108,7 +102,8 @@ def test_two_processes_share_and_a_drained_one_hands_over(registries: Registries
 
 def test_what_a_dead_process_held_goes_to_the_living(registries: Registries) -> None:
     async def story(scene: Scene) -> None:
-        first, second = await scene.process("writer-1"), await scene.process("writer-2")
+        first = await scene.process("writer-1", ends=True)
+        second = await scene.process("writer-2", ends=True)
         await scene.until_held(first, second)
         lost = dict(first.held)
         await first.die()
@@ -140,7 +135,8 @@ def test_owners_stop_before_they_must_while_etcd_is_away(
     """Nobody needs etcd to know that a lease is over; when it is back, each epoch is a fresh one."""
 
     async def story(scene: Scene) -> None:
-        first, second = await scene.process("writer-1"), await scene.process("writer-2")
+        first = await scene.process("writer-1", ends=True)
+        second = await scene.process("writer-2", ends=True)
         await scene.until_held(first, second)
         before = first.held | second.held
         own.pause()
@@ -162,7 +158,8 @@ def test_nobody_is_granted_what_a_cut_off_owner_still_believes(
     """One of two is cut off from etcd: it stops, and only then does etcd let the other one have its leases."""
 
     async def story(scene: Scene) -> None:
-        first, second = await scene.process("writer-1"), await scene.process("writer-2")
+        first = await scene.process("writer-1", ends=True)
+        second = await scene.process("writer-2", ends=True)
         await scene.until_held(first, second)
         await first.registry.close()
         await scene.until_held(second)
@@ -198,26 +195,28 @@ def test_epochs_grow_on_over_kill_nine_of_etcd(registries: Registries, own: Etcd
 
 
 def test_etcd_itself_ends_a_lease_after_its_ttl_and_not_before(registries: Registries) -> None:
+    """Who asked for the first time when it was over was denied nothing, nor who got no answer: they ask about another lease."""
+
     async def run() -> None:
-        loop = asyncio.get_running_loop()
-        prefix = new_prefix()
-        registry = EtcdRegistry([registries.etcd_address()], prefix, loop)
+        async with etcd_client([registries.etcd_address()]) as client, asyncio.timeout(SECONDS_MAX):
+            number = 0
+            while not await ended(client, Resource(role=Role.WRITER, number=number)):
+                number += 1
 
-        async def acquire(owner: str) -> object:
-            reply: asyncio.Future[object] = loop.create_future()
-            request = Acquire(op=1, resource=FIRST, owner=owner, address="", ttl_ms=1_000)
-            registry.submit(request, reply.set_result)
-            return await reply
-
-        began = loop.time()
-        assert isinstance(await acquire("a"), Granted)
+    async def ended(client: EtcdClient, resource: Resource) -> bool:
+        """Whether anybody was denied it before; judged in any case."""
+        began = asyncio.get_running_loop().time()
+        if not isinstance(await client.acquire("a", 1_000, resource), Granted):
+            return False
         remaining: list[int] = []
-        while not isinstance(reply := await acquire("b"), Granted):
-            remaining.append(getattr(reply, "remaining_ms", 0))
+        while isinstance(reply := await client.acquire("b", 1_000, resource), Denied):
+            remaining.append(reply.remaining_ms)
             await asyncio.sleep(0.02)
-        assert loop.time() - began >= 1.0
-        assert remaining and all(0 < ms <= 2_000 for ms in remaining)
+        if not isinstance(reply, Granted):
+            return False
+        assert asyncio.get_running_loop().time() - began >= 1.0
+        assert all(0 < ms <= 2_000 for ms in remaining)
         assert reply.epoch == 2, "denials cost no epoch"
-        await registry.close()
+        return bool(remaining)
 
     registries.loop.run_until_complete(run())

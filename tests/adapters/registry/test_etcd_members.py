@@ -26,7 +26,7 @@ def test_a_cluster_serves_on_while_one_member_is_dead(
             endpoints = [f"http://{member.address}" for member in members]
             async with etcd_client(endpoints, call_ms=5_000) as client:
                 await client.registry.start()
-                epoch = (await client.acquire("a")).epoch
+                epoch = (await client.granted("a")).epoch
                 for member in members:
                     member.kill()
                     while not isinstance(reply := await client.acquire("a"), Granted):
@@ -47,9 +47,10 @@ def test_a_silent_member_is_left_for_the_next_one(registries: Registries, tmp_pa
     try:
 
         async def story() -> None:
-            async with etcd_client([member.address for member in members]) as client:
+            endpoints = [member.address for member in members]
+            async with etcd_client(endpoints, call_ms=2_000) as client:
                 await client.registry.start()
-                epoch = (await client.acquire("a")).epoch
+                epoch = (await client.granted("a")).epoch
                 (silent,) = [
                     member
                     for member in members

@@ -12,17 +12,13 @@ from aetcd import rpc
 from qim.adapters.etcd import instances, starting
 from qim.adapters.start_refused import StartRefused
 from qim.core.ports.registry import Resource, Role
-from tests.adapters.registry.conftest import Registries
+from tests.adapters.registry.conftest import Registries, play
 from tests.adapters.registry.etcd_scene import etcd_client, new_prefix
 from tests.integration.testbed.etcd import EtcdServer
 from tests.integration.testbed.server_process import free_port
 
 pytestmark = [pytest.mark.servers, pytest.mark.xdist_group("etcd")]
 NUMBERS = {"shard_count": "64", "outbox_partition_count": "16", "shared_digest": "ab"}
-
-
-def play(registries: Registries, story: Coroutine[Any, Any, None]) -> None:
-    registries.loop.run_until_complete(story)
 
 
 async def refusal(work: Coroutine[Any, Any, object]) -> StartRefused:
@@ -41,7 +37,7 @@ def test_an_etcd_that_is_not_there_is_named(
 
     async def story() -> None:
         endpoint = f"127.0.0.1:{free_port()}"
-        async with etcd_client([endpoint]) as client:
+        async with etcd_client([endpoint], call_ms=300) as client:
             refused = await refusal(client.registry.start())
             assert refused.code == "etcd_unreachable"
             assert endpoint in str(refused)
@@ -232,7 +228,11 @@ def test_two_that_would_look_at_the_same_place_first(registries: Registries) -> 
     play(registries, story())
 
 
-def test_a_configured_number_is_taken_when_its_predecessor_is_dead(registries: Registries) -> None:
+def test_a_configured_number_is_taken_when_its_predecessor_is_dead(
+    registries: Registries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(instances, "LATE_MS", 60_000)  # the end of a lease may be late here
+
     async def story() -> None:
         async with etcd_client([registries.etcd_address()]) as client:
             lease = client.registry.lease_instance_number

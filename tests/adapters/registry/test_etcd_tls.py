@@ -2,10 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Coroutine
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,20 +14,11 @@ from qim.adapters.tls.outgoing import OutgoingFiles, OutgoingTls
 from qim.adapters.tls.pair import CLIENT_AUTH, SERVER_AUTH
 from qim.core.ports.completion import Failed
 from qim.core.ports.registry import Granted, Peers, Role
-from tests.adapters.registry.conftest import Registries
-from tests.adapters.registry.etcd_process import SECONDS_MAX
+from tests.adapters.registry.conftest import Registries, play
 from tests.adapters.registry.etcd_scene import etcd_client, new_prefix
 from tests.integration.testbed.etcd import EtcdServer
 
 pytestmark = [pytest.mark.servers, pytest.mark.xdist_group("etcd")]
-
-
-def play(registries: Registries, story: Coroutine[Any, Any, None]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(SECONDS_MAX):
-            await story
-
-    registries.loop.run_until_complete(bounded())
 
 
 def certify(folder: Path) -> None:
@@ -77,24 +66,23 @@ def test_certificates_changed_under_way(registries: Registries, tmp_path: Path) 
             while await told.get() != Peers(op=0, role=Role.WRITER, owners=owners):
                 pass
 
-        async with etcd_client([server.address], new_prefix(), tls=tls) as client:
+        address, prefix = server.address, new_prefix()
+        async with etcd_client([address], prefix, tls=tls, call_ms=2_000) as client:
             client.registry.watch(told.put_nowait)
-            await client.announce("a")
+            await client.announced("a")
             await hears("a")
-            assert isinstance(await client.acquire("a"), Granted)
+            await client.granted("a")
             assert tls.reload(), "the same files: another channel all the same"
-            assert isinstance(await client.acquire("a"), Granted)
+            await client.granted("a")
             await hears("a")  # from the watch that begins again where its channel was closed
             server.kill()
             certify(tmp_path)
             await asyncio.to_thread(server.start)
             assert isinstance(await client.read(), Failed)
             assert tls.reload()
-            async with asyncio.timeout(60):
-                while not isinstance(await client.acquire("a"), Granted):
-                    pass
-                await client.announce("a")
-                await hears("a")
+            await client.granted("a")
+            await client.announced("a")
+            await hears("a")
 
     try:
         with pytest.MonkeyPatch.context() as monkeypatch:

@@ -19,7 +19,7 @@ OPERATIONS = st.lists(
         st.tuples(st.just("renew"), OWNERS),
         st.tuples(st.just("release"), OWNERS),
         st.tuples(st.just("raise"), st.integers(0, 12)),
-        st.tuples(st.just("pass"), st.sampled_from((1_400, 6_000, TTL_MS + 50))),
+        st.tuples(st.just("pass"), st.sampled_from((8_400, 36_000, TTL_MS + 50))),
         st.tuples(st.just("reopen"), st.none()),
     ),
     max_size=30,
