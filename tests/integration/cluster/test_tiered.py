@@ -78,8 +78,18 @@ def test_what_is_committed_is_archived_whoever_is_killed_meanwhile(
         await load.check()
         await eventually(lambda: caught_up(tiered))
         assert archived(tiered) >= 50
+        # One grep shows a message as far as its archive: by the trace that its writer gave it.
+        await eventually(lambda: len(traces(tiered, "archiver", "ARCHIVED")) >= 50)
+        strays = traces(tiered, "archiver", "ARCHIVED") - traces(tiered, "writer", "RECORDED")
+        assert not strays
 
     asyncio.run(main())
+
+
+def traces(cluster: Cluster, role: str, stage: str) -> set[str]:
+    """Of the messages that reached the stage, as the logs of the role have it."""
+    logged = [record for one in cluster.roles(role) for record in one.log_records()]
+    return {record["trace_id"] for record in logged if record["event"] == stage}
 
 
 def test_an_archiver_that_slept_beyond_its_lease_does_nothing_with_it(
