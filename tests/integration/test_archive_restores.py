@@ -10,8 +10,9 @@ from qim.adapters.embedded.sqlite_log import SqliteLog
 from qim.client import Client, SendStatus
 from qim.core.contract.ids import single_conversation_id
 from qim.core.ports.log import EndsRead, ReadEnds, Topic
-from tests.integration.served import Served, eventually
-from tests.integration.test_archive import PARTITIONS, client, lag
+from tests.integration.raw_client import PATIENCE_SECONDS
+from tests.integration.served import Served
+from tests.integration.test_archive import PARTITIONS, archived, client
 
 CHAT = single_conversation_id("default", 1, 2)
 MESSAGES = 30
@@ -27,7 +28,7 @@ async def with_users(
     users = [client(served, secret, user, "restore", stores) for user in (1, 2, 3)]
     for one in users:
         await one.__aenter__()
-        await one.online(30)
+        await one.online(PATIENCE_SECONDS)
     found = await talk(users)
     for one in users:
         await one.close()
@@ -89,7 +90,7 @@ def test_history_members_and_seqs_come_back(tmp_path: Path) -> None:
         served.start()
         group = asyncio.run(with_users(served, tmp_path, fill))
         before = asyncio.run(with_users(served, tmp_path, lambda users: shown(users, group)))
-        asyncio.run(eventually(lambda: lag(served) == 0))
+        asyncio.run(archived(served))
         served.end()
         assert any(start > MESSAGES for start in retain(served.data / "log.sqlite"))
         shutil.rmtree(served.data / "store")
@@ -119,7 +120,7 @@ def test_without_the_archive_the_missing_range_is_named(tmp_path: Path) -> None:
     try:
         served.start()
         asyncio.run(with_users(served, tmp_path, fill))
-        asyncio.run(eventually(lambda: lag(served) == 0))
+        asyncio.run(archived(served))
         served.end()
         starts = retain(served.data / "log.sqlite")
         shutil.rmtree(served.data / "store")

@@ -1,5 +1,6 @@
 """`qim prewarm` on the private store of a running server: keys come and go, messages stay."""
 
+import asyncio
 import json
 import threading
 import time
@@ -9,7 +10,11 @@ from pathlib import Path
 import pytest
 
 from qim.cli.main import main
-from tests.integration.served import Served
+from tests.integration.command_line import pulled
+from tests.integration.people import listing
+from tests.integration.raw_client import RawClient
+from tests.integration.served import Served, eventually
+from tests.integration.test_archive import archived
 from tests.integration.testbed.redis import RedisServer, valkey_binary
 from tests.integration.up_process import run_qim
 
@@ -24,9 +29,27 @@ def prewarm(served: Served, *options: str) -> dict[str, int]:
     return told
 
 
+async def at_rest(served: Served, *users: int) -> None:
+    """Whoever still worked on what was sent would change the number of keys under the command."""
+    await asyncio.to_thread(served.delivered)
+    for user in users:
+        async with await RawClient.log_in(served.target, user) as client:
+            await listing(client)
+    await archived(served)
+    await eventually(lambda: not presences(served))
+
+
+def presences(served: Served) -> list[bytes]:
+    """Keys of users who are online."""
+    with served.store_connection() as store:
+        found: list[bytes] = store.ask(b"KEYS", b"pr:*")
+    return found
+
+
 def test_fill_and_clear(served: Served) -> None:
     send = ("send", "--data", str(served.data), "--user", "1", "--to", "2", "before")
     run_qim(*send)
+    asyncio.run(at_rest(served, 1, 2))
     filled = prewarm(served, "--keys", "5000")
     assert filled["after"] >= 5_000 > filled["before"]
     assert filled["changed"] == 5_000 - filled["before"]
@@ -37,8 +60,8 @@ def test_fill_and_clear(served: Served) -> None:
     run_qim(*send[:-1], "while it is large")
     cleared = prewarm(served, "--clear")
     assert cleared["changed"] >= filled["changed"] + more["changed"]
-    pulled = run_qim("pull", "--data", str(served.data), "--user", "2")
-    assert pulled.count("before") == pulled.count("while it is large") == 1
+    texts = pulled(str(served.data), 2, last="while it is large")
+    assert texts == ["before", "while it is large"]
 
 
 def test_no_server_is_told(tmp_path: object) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 from tests.integration.people import People, acked, arrived, badge, chat_of, listing, seen, text_of
 from tests.integration.raw_client import RawClient
-from tests.integration.served import Served, eventually
-from tests.integration.test_archive import lag
+from tests.integration.served import Served
+from tests.integration.test_archive import archived
 from tests.integration.test_archive_restores import retain
 
 
@@ -68,7 +68,7 @@ def test_a_list_whose_last_messages_stand_in_the_archive_alone(tmp_path: Path) -
         async with People(served, tmp_path) as people:
             bob, chat = await fill(people)
             told = await shown(people, bob, chat, "before")
-            await eventually(lambda: lag(served) == 0)
+            await archived(served)
             return [bob, chat, told]
 
     async def after(bob: Any, chat: bytes) -> tuple[Any, ...]:

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 READY_SECONDS_MAX = 60
+ENDED_SECONDS_MAX = 120
+"""Guards against waiting for ever: what a start or an end may take is judged by the server's own limits."""
 
 
 class UpProcess:
@@ -39,21 +41,21 @@ class UpProcess:
         """SIGKILL: nothing is flushed, nothing is said."""
         assert self.process is not None
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(timeout=10)
+        self.process.wait(timeout=ENDED_SECONDS_MAX)
         self._close()
 
     def stop(self) -> int:
         """SIGTERM and the exit status."""
         assert self.process is not None
         self.process.terminate()
-        status = self.process.wait(timeout=60)
+        status = self.process.wait(timeout=ENDED_SECONDS_MAX)
         self._close()
         return status
 
     def ended(self) -> int:
         """The exit status of a start that was refused."""
         assert self.process is not None
-        status = self.process.wait(timeout=60)
+        status = self.process.wait(timeout=ENDED_SECONDS_MAX)
         self._close()
         return status
 
