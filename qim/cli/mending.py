@@ -342,5 +342,15 @@ def _outbox_line(one: dict[str, Any]) -> str:
         return f"{where}: nothing lost{tail}"
     return (
         f"{where}: differs from offset {one['differs_from']} on, lacks {lost} committed messages "
-        f"({one['lost_undispatched']} of them not dispatched), ends {one['padding']} below where it stood{tail}"
+        f"({one['lost_undispatched']} of them not dispatched), ends {one['padding']} below where it stood"
+        f"{_unarchived(one)}{tail}"
+    )
+
+
+def _unarchived(one: dict[str, Any]) -> str:
+    count = one["unarchived"]
+    return (
+        f"; {count} stand where the archiver had read others, and no archive has them"
+        if count
+        else ""
     )

@@ -41,6 +41,7 @@ _NUMBERS: Final = frozenset(
         "lost_dispatched",
         "lost_undispatched",
         "padding",
+        "unarchived",
         "republished",
         "redispatched",
         "voided_claims",

@@ -17,7 +17,7 @@ def letter(outcome: str) -> dict[str, Any]:
 def outbox(**changed: Any) -> dict[str, Any]:
     told = {
         "partition": 0, "log_start": "0", "log_end": "9", "lost_dispatched": 0,
-        "lost_undispatched": 0, "padding": 0, "trusted": True, "unreadable": [],
+        "lost_undispatched": 0, "padding": 0, "trusted": True, "unreadable": [], "unarchived": 0,
         "applied_repair": False, "differs_from": "3", "republished": 0, "redispatched": 0,
     }  # fmt: skip
     return told | changed
@@ -57,3 +57,10 @@ def test_after_apply_only_what_is_left_is_told() -> None:
     left = [letter("version_missing")]
     said = list(_text({"what": "redrive", "found": left}, True, left))
     assert said[-1] == "1 wait for something else: --apply can't do them"
+
+
+def test_what_no_archive_has_is_told_of_and_left_to_apply() -> None:
+    one = outbox(trusted=False, unarchived=2)
+    told, promise = _text({"what": "outbox", "found": [one]}, False, [one])
+    assert told.endswith("; 2 stand where the archiver had read others, and no archive has them")
+    assert promise == "a dry run: 1 to do; --apply does it"

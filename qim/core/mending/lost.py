@@ -22,9 +22,8 @@ from qim.core.mending.asking import (
     read,
 )
 from qim.core.mending.source import Evidence
-from qim.core.ports.archive import ArchivedConversationsRead, ReadArchivedConversations
+from qim.core.mending.unarchived import Archived, judged, unarchived
 from qim.core.ports.log import EndsRead, StoredRecord, Topic
-from qim.core.ports.store_history import ArchivePositionRead, ReadArchivePosition
 from qim.core.ports.store_operator import HotRead, ReadHot
 from qim.core.ports.store_reads import BodiesRead, ReadBodies
 from qim.core.ports.store_source import FactsRead, ReadFacts
@@ -60,6 +59,8 @@ class Standing(Struct):
 
     effective: dict[bytes, tuple[int, StoredRecord]]
     placed: dict[int, tuple[bytes, StoredRecord]]
+    barriers: list[tuple[int, int]]
+    """(offset, epoch) of those that are above every one before them."""
 
     def stands(self, message_id: bytes, offset: int) -> bool:
         """Whether it is this message that stands there."""
@@ -71,30 +72,35 @@ class Found(Struct):
 
     log: EndsRead
     known: Evidence
-    archived: int
-    """Where the archiver's position stands; ``kept``: where the archive says to be, which outlives the hot store."""
-    kept: int
+    archived: Archived
     trusted: bool
     differs_from: int
     effective: dict[bytes, tuple[int, StoredRecord]]
     lost: list[Lost]
     pending: dict[bytes, None]
     """Messages that their writer has not marked."""
+    unarchived: dict[bytes, None]
+    """Messages that stand where the archiver had read others, and the archive doesn't have."""
 
     def stood(self) -> int:
         """Behind everything that ever stood at an offset of this partition, as far as anybody remembers."""
         reached = [one.offset + 1 for one in self.lost]
-        return max([self.known.applied, self.known.checkpoint, self.archived, self.kept, *reached])
+        archived = self.archived
+        return max(
+            [self.known.applied, self.known.checkpoint, archived.offset, archived.kept, *reached]
+        )
 
-    def written_over_pending(self) -> list[Outboxed]:
-        """What its writer appended last, before it stopped because others had stood there.
+    def written_over(self) -> list[Outboxed]:
+        """What its writer appended last, before it stopped because others had stood there; and what was committed there since.
 
-        OPEN takes it for one that is still to be appended, or an archive for one that it has: it is published again, behind.
+        OPEN takes the first for one that is still to be appended, and an archiver would pass over all: it is published again,
+        behind.
         """
-        reached = max(self.known.applied, self.archived)
+        reached = max(self.known.applied, self.archived.offset)
         again: list[Outboxed] = []
         for message_id, (offset, stored) in self.effective.items():
-            if self.differs_from <= offset < reached and message_id in self.pending:
+            pending = self.differs_from <= offset < reached and message_id in self.pending
+            if pending or message_id in self.unarchived:
                 entry = read(stored)
                 assert isinstance(entry, Outboxed), "walked"
                 again.append(entry)
@@ -105,12 +111,7 @@ def look(partition: int, fresh_key: bytes, *, tiered: bool) -> Procedure[Found]:
     """``tiered``: the archiver's position counts too. Raises NotMended where something can't be read."""
     log = yield from ends(Topic.OUTBOX, partition)
     known = yield from source.evidence(partition)
-    archived = kept = 0
-    if tiered:
-        request = ReadArchivePosition(op=0, partition=partition)
-        archived = max(0, (yield from ask(request, ArchivePositionRead)).offset)
-        own = ReadArchivedConversations(op=0, partition=partition, after=b"", limit=0)
-        kept = (yield from ask(own, ArchivedConversationsRead)).position
+    archived = (yield from judged(partition, log, fresh_key)) if tiered else Archived()
     fanout = yield from _judged(log, known, fresh_key)
     trusted = fanout is Verdict.TRUSTED
     trusted = trusted and (yield from applied.judged(log, known)) is Verdict.TRUSTED
@@ -122,26 +123,33 @@ def look(partition: int, fresh_key: bytes, *, tiered: bool) -> Procedure[Found]:
     differs_from = _compared(log, standing, committed, lost, trusted=trusted)
     if fanout is Verdict.OTHER_RECORD:
         differs_from = min(differs_from, _not_passed(known, standing))
-    if not trusted or known.applied > log.end or archived > log.end:
+    lacking = yield from unarchived(archived, log, standing.placed, standing.barriers)
+    if archived.astray():
+        differs_from = min(differs_from, archived.offset - 1, *lacking.values())
+    if not trusted or known.applied > log.end or archived.offset > log.end:
         # Facts behind an audit are gone; what it covered was delivered, but the archive may not have it yet.
-        low = min(max(known.checkpoint, 0), archived) if tiered else known.checkpoint
+        low = min(max(known.checkpoint, 0), archived.offset) if tiered else known.checkpoint
         yield from _add_hot(partition, max(low, 0), standing, lost)
     return Found(
         log=log,
         known=known,
         archived=archived,
-        kept=kept,
-        trusted=trusted,
+        trusted=trusted and not archived.astray(),
         differs_from=max(differs_from, log.start),
         effective=standing.effective,
         lost=sorted(lost.values(), key=lambda one: one.offset),
         pending={one.message_id: None for one in facts if one.state == _RECORDED},
+        unarchived={
+            message_id: None
+            for message_id, offset in lacking.items()
+            if standing.effective[message_id][0] == offset  # else it stands behind, too
+        },
     )
 
 
 def walk(partition: int, log: EndsRead) -> Procedure[Standing]:
     """The whole log. Raises NotMended where it is not readable."""
-    found = Standing(effective={}, placed={})
+    found = Standing(effective={}, placed={}, barriers=[])
     offset = log.start
     passed = EffectiveFilter((yield from barrier_below(partition, log.start)))
     while offset < log.end:
@@ -151,6 +159,8 @@ def walk(partition: int, log: EndsRead) -> Procedure[Standing]:
         for stored in records:
             offset = stored.offset + 1
             entry = read(stored)
+            if isinstance(entry, Barrier) and entry.epoch > passed.epoch:
+                found.barriers.append((stored.offset, entry.epoch))
             if isinstance(entry, Barrier | Outboxed) and passed.admits(entry):
                 assert isinstance(entry, Outboxed)
                 message_id = entry.record.message_id

@@ -3,12 +3,13 @@
     leases of writer, fanout, archiver --> facts compared with the log: what it lacks, and from where on it differs
     --> barriers up to where positions and floors stood, so that no offset means two things
     --> lost records that were dispatched, published again, their receipts moved to where they stand now
-    --> records nobody dispatched since, dispatched --> fanout and archiver put behind all these
-    --> lost records that were not dispatched, published again: fanout takes them from there --> leases given back
+    --> records nobody dispatched since, dispatched --> fanout put behind all these
+    --> lost records that were not dispatched, published again: fanout takes them from there
+    --> the archiver put to where it stood, in the log as it is now --> leases given back
 
 What its writer appended last, where others had stood, is published again with the lost ones: its OPEN or the archiver would
-pass over it. What retention or an audit took out of the facts was covered and needs nothing. Run again after a stop, it finds in the log
-what it had published.
+pass over it; and so is what was committed since where the archiver had read others (unarchived.py). What retention or an audit took
+out of the facts was covered and needs nothing. Run again after a stop, it finds in the log what it had published.
 """
 
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ from qim.core.mending.audits import end_audits
 from qim.core.mending.dead_letters import dispatched
 from qim.core.mending.looking import key_of
 from qim.core.mending.lost import Found, bodies_of, look, walk
+from qim.core.mending.unarchived import refuse_hole
 from qim.core.ports.log import Append, Appended, LogRecord, StoredRecord, Topic
 from qim.core.ports.registry import BarrierRegistered, RegisterBarrier, Resource, Role
 from qim.core.ports.store_history import (
@@ -42,7 +44,8 @@ PADDING_MAX: Final = 1_000_000
 
 class OutboxPlan(Struct, frozen=True, kw_only=True):
     """What the log lacks. ``differs_from``: the first offset at which it is not the log of the facts; equal to its end
-    where only its tail is gone. ``unreadable``: lost and no longer hot, so only the archive has them, if it has."""
+    where only its tail is gone. ``unreadable``: lost and no longer hot, so only the archive has them, if it has.
+    ``unarchived``: they stand where the archiver had read others, and the archive doesn't have them."""
 
     partition: int
     log_start: int
@@ -56,12 +59,13 @@ class OutboxPlan(Struct, frozen=True, kw_only=True):
     unreadable: tuple[str, ...]
     padding: int
     trusted: bool
+    unarchived: int
     applied_repair: bool = False
     republished: int = 0
     redispatched: int = 0
 
     def nothing(self) -> bool:
-        """The log has everything that stands in the facts, and ends behind every position."""
+        """The log has everything that stands in the facts, and every position is in it."""
         behind = max(self.applied, self.checkpoint, self.archived) <= self.log_end
         return (
             self.trusted
@@ -93,7 +97,10 @@ class OutboxRepair:
     def planned(self) -> Procedure[OutboxPlan]:
         """A look that writes nothing."""
         found, bodies = yield from self._look()
-        return self._plan(found, bodies)
+        plan = self._plan(found, bodies)
+        if plan.nothing():
+            refuse_hole(self._partition, found.log, found.archived)
+        return plan
 
     def applied(self) -> Procedure[OutboxPlan]:
         """The whole of it, while we hold the leases of the partition."""
@@ -129,7 +136,7 @@ class OutboxRepair:
             log_end=found.log.end,
             applied=found.known.applied,
             checkpoint=found.known.checkpoint,
-            archived=max(found.archived, found.kept),
+            archived=max(found.archived.offset, found.archived.kept),
             differs_from=found.differs_from,
             lost_dispatched=dispatched_before,
             lost_undispatched=len(lost) - dispatched_before,
@@ -138,6 +145,7 @@ class OutboxRepair:
             ),
             padding=max(0, found.stood() - found.log.end),
             trusted=found.trusted,
+            unarchived=len(found.unarchived),
         )
 
     # ------------------------------------------------------------ mending
@@ -147,6 +155,7 @@ class OutboxRepair:
         found, bodies = yield from self._look()
         plan = self._plan(found, bodies)
         if plan.nothing():
+            refuse_hole(self._partition, found.log, found.archived)
             return plan
         if plan.padding > PADDING_MAX:
             raise NotMended(
@@ -154,11 +163,10 @@ class OutboxRepair:
                 f"{PADDING_MAX}: put back the log that belongs to the store instead"
             )
         receipts = {one.message_id: one for one in found.known.receipts.values()}
-        self._refuse_written_over(found, receipts)
         yield from end_audits(self._partition, self._fresh_key)
         yield from self._pad(epoch, plan.padding)
         lost = [one.message_id() for one in found.lost if one.message_id() in bodies]
-        again = found.written_over_pending()
+        again = found.written_over()
         before = [bodies[one] for one in lost if one in receipts]
         after = [bodies[one] for one in lost if one not in receipts]
         passed = max(found.known.checkpoint, 0) > found.differs_from
@@ -170,9 +178,10 @@ class OutboxRepair:
             redispatched = yield from self._settle(found, receipts)
         else:
             yield from self._claim(again)
-        if self._tiered:
-            yield from self._put_archiver(epochs[Role.ARCHIVER], found)
         yield from self._publish(epoch, after)
+        if self._tiered:
+            # Last of all: once it is trusted again, nothing tells a later run what was still to be published for it.
+            yield from self._put_archiver(epochs[Role.ARCHIVER], found)
         yield from applied.told(found.log, found.known, epoch, self._fresh_key)
         yield from source.woken(self._partition)
         return msgspec.structs.replace(
@@ -181,22 +190,6 @@ class OutboxRepair:
             republished=len(before) + len(after),
             redispatched=redispatched,
         )
-
-    def _refuse_written_over(self, found: Found, receipts: dict[bytes, FanoutAuditReceipt]) -> None:
-        """What stands where others had been archived and is not pending was committed there: nobody knows by whom."""
-        written_over = [
-            offset
-            for message_id, (offset, _) in found.effective.items()
-            if found.differs_from <= offset < found.archived
-            and message_id not in receipts
-            and message_id not in found.pending
-        ]
-        if written_over:
-            raise NotMended(
-                f"outbox {self._partition}: {len(written_over)} records stand where others had been archived (the first at "
-                f"{min(written_over)}): a log was written to after it had lost records. Put back the log that belongs to the "
-                "store, or report it"
-            )
 
     def _remember(self, found: Found, plan: OutboxPlan) -> Procedure[None]:
         """Which offsets stood for other records: dispatches of these name them still, and the audit must know."""
@@ -296,19 +289,21 @@ class OutboxRepair:
 
     def _put_archiver(self, epoch: int, found: Found) -> Procedure[None]:
         """Behind the padding: what it had archived is archived, what was published again it takes once more."""
-        if found.archived <= found.differs_from:
+        archived = found.archived
+        if archived.offset <= found.differs_from and not archived.astray():
             return
         fresh_key = key_of(epoch, self._fresh_key)
         request = OpenArchive(op=0, partition=self._partition, epoch=epoch, fresh_key=fresh_key)
         opened = yield from ask(request, ArchiveOpened)
-        to = yield from source.position_at(Topic.OUTBOX, self._partition, found.archived)
-        filter_epoch = yield from barrier_below(self._partition, found.archived)
+        place = max(archived.offset, found.log.start)
+        to = yield from source.position_at(Topic.OUTBOX, self._partition, place)
+        filter_epoch = yield from barrier_below(self._partition, place)
         commit = CommitArchive(
             op=0,
             partition=self._partition,
             epoch=epoch,
             incarnation=opened.incarnation,
-            from_offset=found.archived,
+            from_offset=archived.offset,
             to=to,
             filter_epoch=filter_epoch,
         )

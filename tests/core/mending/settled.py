@@ -6,7 +6,7 @@ from typing import Any
 from qim.adapters.redis.scripts import load_scripts
 from qim.core.contract.entities import decode_receipt
 from qim.core.mending.asking import Procedure
-from qim.core.ports.archive import ReadArchivedConversations
+from qim.core.ports.archive import ReadArchiveBodies, ReadArchivedConversations
 from qim.core.ports.completion import StoreRole
 from qim.core.ports.log import (
     Append,
@@ -75,7 +75,7 @@ class World:
                 return self._log(request)
             case ReadLease() | Acquire() | Release() | RegisterBarrier() | RaiseEpoch():
                 return self._registry(request)
-            case ReadArchivedConversations():
+            case ReadArchivedConversations() | ReadArchiveBodies():
                 return self.scene.archive.ask(request)
             case _:
                 return self.scene.stores[store_role(request)].ask(request)
