@@ -19,9 +19,11 @@ from qim.adapters.redis.layout import Call
 from qim.adapters.redis.outcomes import NotConnected
 from qim.adapters.redis.startup import StoreRefused
 from qim.adapters.redis.store import RedisStore
-from tests.adapters.connected import HASHES, READY_MS, SCRIPTS
+from tests.adapters.connected import HASHES, SCRIPTS
+from tests.adapters.store.adapter_asked import PATIENT, READY_MS
 from tests.adapters.store.stand_in import StandIn, info, standing_in
 from tests.integration.testbed.redis import RedisServer, redis_server_binary, valkey_binary
+from tests.integration.testbed.signalled import children_of, die
 
 THREE = "for place = 1, 3 do redis.call('SET', KEYS[place], ARGV[1]) end return 1"
 KEYS = [b"first", b"second", b"third"]
@@ -46,7 +48,8 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RedisServ
 
 @asynccontextmanager
 async def connected(address: StoreAddress) -> AsyncIterator[RedisConnection]:
-    connection = RedisConnection(ConnectionConfig(address=address), scripts=SCRIPTS, hashes=HASHES)
+    config = ConnectionConfig(address=address, **PATIENT)
+    connection = RedisConnection(config, scripts=SCRIPTS, hashes=HASHES)
     connection.open()
     try:
         await connection.ready(READY_MS)
@@ -101,11 +104,12 @@ def test_half_a_script_stays_lost_at_the_start_after_the_next(
 def test_killed_again_while_its_file_is_copied_it_serves_at_the_start_after(tmp_path: Path) -> None:
     """Redis ends at the first start behind such a file; the embedded server is its own supervisor."""
     redis = ServerBinary(path=Path(redis_server_binary()), version=(7, 0))
-    slow = {"rdb-key-save-delay": "300000"}
+    # Of each key: the copy is not done before the kill, however long that takes to come.
+    slow = {"rdb-key-save-delay": "60000000"}
     with DataDirectory(tmp_path / "data") as directory:
 
         def ask(store: PrivateValkey, *command: bytes) -> object:
-            with BlockingConnection(store.socket_path, timeout_s=5) as connection:
+            with BlockingConnection(store.socket_path, timeout_s=60) as connection:
                 return connection.ask(*command)
 
         store = PrivateValkey.start(directory, fsync="always", binary=redis)
@@ -119,8 +123,10 @@ def test_killed_again_while_its_file_is_copied_it_serves_at_the_start_after(tmp_
         store = PrivateValkey.start(directory, fsync="always", binary=redis, settings=slow)
         ask(store, b"BGREWRITEAOF")
         ask(store, b"SET", b"later", b"1")
+        (copying,) = children_of(store.pid)
         os.kill(store.pid, signal.SIGKILL)
         store.stop()
+        die(copying)
         assert len(list(directory.store.glob("appendonlydir/*.incr.aof"))) == 2
 
         store = PrivateValkey.start(directory, fsync="always", binary=redis)

@@ -14,6 +14,11 @@ from qim.core.ports.completion import StoreReset
 from tests.adapters.store.samples import sample
 from tests.integration.testbed.redis import RedisServer
 
+SECONDS_MAX = 120
+PATIENT = {"call_timeout_ms": 60_000, "connect_timeout_ms": 60_000}
+"""A busy machine is no failure of the store: only who waits for an end makes these short."""
+READY_MS = 60_000
+
 
 class Server(RedisServer):
     """With a client to look and to meddle."""
@@ -23,13 +28,15 @@ class Server(RedisServer):
     def where(self, **limits: Any) -> ConnectionConfig:
         socket = self.settings.get("unixsocket")
         address = StoreAddress.parse(socket or self.address)
-        return ConnectionConfig(address=address, **limits)
+        return ConnectionConfig(address=address, **PATIENT | limits)
 
 
 @asynccontextmanager
 async def opened(server: Server, **config: Any) -> AsyncIterator[RedisStore]:
     resets: asyncio.Queue[StoreReset] = asyncio.Queue()
-    store = await RedisStore.open(server.where(**config), on_reset=resets.put_nowait)
+    store = await RedisStore.open(
+        server.where(**config), on_reset=resets.put_nowait, ready_timeout_ms=READY_MS
+    )
     store.resets = resets  # type: ignore[attr-defined]
     try:
         yield store
@@ -50,20 +57,21 @@ async def ask(store: RedisStore, *requests: Any) -> list[Any]:
 
     for place, request in enumerate(requests):
         store.submit(request, lambda answer, place=place: answered(place, answer))  # type: ignore[misc]
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(SECONDS_MAX):
         await done.wait()
     return [answers[place] for place in range(len(requests))]
 
 
 async def told(store: RedisStore, count: int) -> list[StoreReset]:
     """The next resets that the store noticed by itself."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(SECONDS_MAX):
         return [await store.resets.get() for _ in range(count)]  # type: ignore[attr-defined]
 
 
-async def connected_again(store: RedisStore, connections: int) -> None:
-    async with asyncio.timeout(30):
-        while store.connection.connections_made < connections:  # noqa: ASYNC110 - turns of the loop, not time
+async def connected(store: RedisStore) -> None:
+    """As it is when this returns, until the loop's next turn."""
+    async with asyncio.timeout(SECONDS_MAX):
+        while not store.connection.connected:  # noqa: ASYNC110 - turns of the loop, not time
             await asyncio.sleep(0)
 
 

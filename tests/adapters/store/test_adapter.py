@@ -16,7 +16,7 @@ from qim.core.ports import store_mailbox as mailbox
 from qim.core.ports import store_message as message
 from qim.core.ports import store_source as source
 from qim.core.ports.completion import Failed, FailReason, StoreReset, StoreRole, Unknown
-from tests.adapters.store.adapter_asked import Server, ask, bound, connected_again, opened, told
+from tests.adapters.store.adapter_asked import Server, ask, bound, connected, opened, told
 from tests.adapters.store.requests import MARKER, NOW, key, marked, single
 from tests.adapters.store.samples import KINDS, sample
 from tests.integration.testbed.redis import valkey_binary
@@ -71,9 +71,10 @@ def test_the_documented_user_may_do_all_that_scripts_do(server: Server) -> None:
     server.look.execute_command("ACL", "SETUSER", "qim", "on", ">SECRET", *rights.split())
     config = server.where()
     address = replace(config.address, username="qim", password="SECRET")
+    told_to = replace(config, address=address)
 
     async def main() -> None:
-        store = await RedisStore.open(address, on_reset=lambda reset: None)
+        store = await RedisStore.open(told_to, on_reset=lambda reset: None)
         try:
             (shard,) = await ask(store, OPEN)
             for kind in KINDS:
@@ -142,7 +143,8 @@ def test_another_run_is_refused_unsent(server: Server) -> None:
 
 def test_no_server_is_failed_and_a_lost_reply_unknown(server: Server) -> None:
     async def main() -> None:
-        async with opened(server, backoff_first_ms=60_000, backoff_max_ms=60_000) as store:
+        never = {"backoff_first_ms": 3_600_000, "backoff_max_ms": 3_600_000, "look_ms": 3_600_000}
+        async with opened(server, **never) as store:
             (shard,) = await ask(store, OPEN)
             server.look.execute_command("CLIENT", "PAUSE", "30000", "WRITE")
             waiting = asyncio.ensure_future(
@@ -292,17 +294,19 @@ def test_a_silent_peer_ends_as_unknown(server: Server) -> None:
     """As a half-open TCP connection does: the kernel takes every byte and nothing comes back."""
 
     async def main() -> None:
-        async with opened(server, look_ms=20, call_timeout_ms=200) as store:
-            (shard,) = await ask(store, OPEN)
+        async with opened(server, look_ms=20, call_timeout_ms=1_000) as store:
+            while not isinstance(shard := (await ask(store, OPEN))[0], message.ShardOpened):
+                await connected(store)  # it was only slow
+            await connected(store)
             server.pause()
             assert await ask(store, bound(message.ReserveAndRecord, shard)) == [Unknown(op=77)]
             server.resume()
-            await connected_again(store, 2)
+            await connected(store)
             server.pause()  # and now nobody asks anything
             assert store.connection._pipeline is not None
             assert await store.connection._pipeline.lost == "a reply is overdue"
             server.resume()
-            await connected_again(store, 3)
+            await connected(store)
             assert store.resets.empty(), "the same run and the same keyspace"  # type: ignore[attr-defined]
 
     asyncio.run(main())
@@ -310,7 +314,7 @@ def test_a_silent_peer_ends_as_unknown(server: Server) -> None:
 
 def test_gauges_tell_depth_and_capacity(server: Server) -> None:
     async def main() -> None:
-        async with opened(server, inflight_calls_max=3) as store:
+        async with opened(server, inflight_calls_max=3, look_ms=3_600_000) as store:
             (shard,) = await ask(store, OPEN)
             requests = [
                 bound(message.ReserveAndRecord, shard, items=(single(n),)) for n in range(1, 6)

@@ -13,10 +13,11 @@ from qim.adapters.redis.store import RedisStore
 from qim.adapters.start_refused import StartRefused
 from qim.core.ports import store_message as message
 from qim.core.ports.completion import Failed, FailReason, StoreReset, Unknown
+from tests.adapters.store.adapter_asked import PATIENT, READY_MS
 from tests.adapters.store.requests import NOW, single
 from tests.integration.testbed.redis import RedisServer, valkey_binary
 
-SECONDS = 30
+SECONDS = 120
 
 
 @pytest.fixture(
@@ -86,8 +87,9 @@ async def opened(
     server: RedisServer, look_ms: int = 20
 ) -> AsyncIterator[tuple[Asking, list[StoreReset]]]:
     resets: list[StoreReset] = []
-    config = ConnectionConfig(address=StoreAddress.parse(server.address), look_ms=look_ms)
-    store = await RedisStore.open(config, on_reset=resets.append)
+    address = StoreAddress.parse(server.address)
+    config = ConnectionConfig(address=address, look_ms=look_ms, **PATIENT)
+    store = await RedisStore.open(config, on_reset=resets.append, ready_timeout_ms=READY_MS)
     try:
         yield Asking(store), resets
     finally:
@@ -120,7 +122,7 @@ def test_a_failover_and_back_is_another_incarnation(
 
     async def main() -> None:
         # Looking so seldom, only the reply to a call can tell that it was a replica meanwhile.
-        async with opened(one, look_ms=60_000 if asked_amid else 20) as (asking, resets):
+        async with opened(one, look_ms=3_600_000 if asked_amid else 20) as (asking, resets):
             await asking.open()
             assert await asking.seq(1) == 1
             await follow(other, one)

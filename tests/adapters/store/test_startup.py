@@ -12,6 +12,7 @@ import redis
 
 from qim.adapters.redis import startup
 from qim.adapters.redis.address import StoreAddress
+from qim.adapters.redis.connection import ConnectionConfig
 from qim.adapters.redis.startup import (
     ServerFacts,
     StoreRefused,
@@ -20,6 +21,7 @@ from qim.adapters.redis.startup import (
 )
 from qim.adapters.redis.store import RedisStore
 from qim.adapters.start_refused import StartRefused
+from tests.adapters.store.adapter_asked import PATIENT, READY_MS
 from tests.adapters.store.servers import LOCALE, Store, has_locale, running
 from tests.adapters.store.stand_in import GOOD_SETTINGS, StandIn, info, standing_in
 from tests.integration.testbed.redis import RedisCluster, RedisServer, valkey_binary
@@ -137,7 +139,10 @@ def test_the_other_locale_is_one_that_matters() -> None:
 
 
 async def tried(address: StoreAddress, **how: Any) -> tuple[str, ...]:
-    store = await RedisStore.open(address, on_reset=lambda reset: None, **how)
+    where = ConnectionConfig(address=address, **PATIENT)
+    store = await RedisStore.open(
+        where, on_reset=lambda reset: None, **{"ready_timeout_ms": READY_MS, **how}
+    )
     await store.close()
     return store.waived
 

@@ -28,6 +28,19 @@ def die(pid: int) -> None:
     _wait(lambda: _states(pid) <= GONE, f"process {pid} lives on after SIGKILL")
 
 
+def children_of(pid: int) -> list[int]:
+    """Those that it forked and that run now; who kills it has to kill them as well."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(parent) == pid and state not in GONE:
+            found.append(int(stat.parent.name))
+    return found
+
+
 def _wait(reached: Callable[[], bool], otherwise: str) -> None:
     deadline = time.monotonic() + SECONDS_MAX
     while not reached():
