@@ -230,7 +230,7 @@ class Cluster:
         self.start_servers()
         self.start_processes(self.processes.values())
 
-    def start_servers(self, *, topics: bool = True) -> None:
+    def start_servers(self, *, topics: bool = True, tables: bool = True) -> None:
         """Redis, Kafka, etcd, Cassandra; then the topics and the archive's tables."""
         if self.cassandra is not None:
             self.cassandra.process.launch()
@@ -250,7 +250,7 @@ class Cluster:
             asyncio.run(make_topics(self.kafka_settings()))
         if self.cassandra is not None:
             self.cassandra.process.wait_ready()
-        if self._tiered:
+        if self._tiered and tables:
             self._make_tables()
 
     def _make_tables(self) -> None:
