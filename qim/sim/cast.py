@@ -129,6 +129,7 @@ def _writer(scene: "Scene", node: Node) -> HostedMachine:
         outbox_partition_count=scene.plan.topology.outbox_partitions,
         not_after_max_ms=made.not_after_ms + made.not_after_slack_ms,
         tiered=True,
+        membership_broadcast_max=small.membership_broadcast_max,
         hot_window_ms=small.hot_window_ms,
         retention=_retention(scene),
         trim_every_ms=_housekeeping_ms(scene),

@@ -26,6 +26,8 @@ from qim.sim.plan import (
 TOLD_FIRST: Final = 1_000_000
 """Operations are numbered apart by what asks for them; those after faults take a hundred a fault."""
 FIRST_SEND_MS: Final = 400
+CROWDED_PERCENT: Final = 12
+CROWD: Final = (499, 640)
 CHANGES: Final = (MembershipOp.ADD, MembershipOp.ADD, MembershipOp.REMOVE, MembershipOp.LEAVE)
 
 
@@ -33,15 +35,22 @@ class Kinds:
     """Which kinds of workload this seed has."""
 
     def __init__(self, draw: Draw) -> None:
-        calm = draw.profile == "calm"
-        self.groups = draw.chance(60, "groups")
+        calm, crowd = draw.profile == "calm", draw.profile == "crowd"
+        self.groups = crowd or draw.chance(60, "groups")
         self.big_bodies = draw.chance(20, "bodies")
         self.reconnects = not calm and draw.chance(50, "reconnects")
-        self.queries = draw.chance(30, "queries")
+        self.queries = crowd or draw.chance(30, "queries")
         self.selfchat = draw.chance(20, "selfchat")
-        self.changes = self.groups and draw.chance(60, "changes")
+        self.changes = self.groups and (crowd or draw.chance(60, "changes"))
         self.views = draw.chance(60, "views")
         self.ephemeral = draw.chance(40, "ephemeral")
+
+
+def crowd(draw: Draw) -> tuple[int, ...]:
+    """Members without a device, more than one broadcast may name; seldom, and none in other profiles."""
+    if draw.profile != "crowd" or not draw.chance(CROWDED_PERCENT, "crowd"):
+        return ()
+    return tuple(range(1, 1 + draw.number(*CROWD, "crowd_of")))
 
 
 def operations(
@@ -146,6 +155,7 @@ def _groups(
         members = tuple(user for user in users if draw.chance(60, "member", group, str(user))) or (
             users[0],
         )
+        members += crowd(draw) if group == 0 else ()
         at = FIRST_SEND_MS - 100 + group
         made.append(
             ChangeGroup(

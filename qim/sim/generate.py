@@ -6,6 +6,8 @@ device), never by how much was drawn before.
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from qim.core.contract.params import DAY_MS
 from qim.sim import errands
 from qim.sim.clock import TRUE_RATE, Piece
@@ -24,6 +26,8 @@ from qim.sim.storms import storm
 BEGINNINGS: Final = (0, 0, 2**31 - 3, 2**31 + 1, 2**32 - 2, 2**47 - 2)
 MAILBOX_DAYS: Final = (*(DAY_MS,) * 7, 500, 1_000, 2_000)
 """What is drawn as a mailbox's day; a short one lets it trim, and lets go of cursors, inside a world."""
+FEW: Final = (1, 2, 3, 4)
+"""In a crowd: to how many a change is told as a whole. A group beyond it is as good as one of five hundred."""
 EPOCHS: Final = (0, 0, 2**31 - 2, 2**48 - 2, 2**53 - 2)
 
 
@@ -34,9 +38,13 @@ def generate(seed: int, profile: str, *, messages: int | None = None) -> Plan:
     topology = _topology(draw, calm)
     devices = _devices(draw, topology)
     span_ms = draw.number(800, 4_000, "span") if calm else draw.number(3_000, 20_000, "span")
-    count = messages if messages is not None else draw.number(5, 40, "messages")
+    crowd = errands.crowd(draw)
+    most = 10 if crowd else 40
+    count = messages if messages is not None else draw.number(5, most, "messages")
     operations = errands.operations(draw, devices, span_ms, count)
     parameters = _parameters(draw, calm)
+    if profile == "crowd" and not crowd:
+        parameters = replace(parameters, membership_broadcast_max=draw.pick(FEW, "broadcast"))
     faults, heal_ms = storm(draw, topology, devices, span_ms)
     operations += errands.afterwards(draw, devices, faults)
     operations += errands.before_losses(draw, devices, faults)

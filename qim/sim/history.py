@@ -80,6 +80,8 @@ class History:
         """How long this world keeps ephemeral messages."""
         self.mailbox_day_ms = self.mailbox_retention_ms = self.read_back_ms = 0
         """Likewise its mailboxes, and how far back a new device reads."""
+        self.broadcast_max = 0
+        """How great a group is whose changes all are sent, 0: nobody said."""
         self.expired_before = 0
         """Up to which wall time the archive was told to let go, by whatever clock."""
         self.landed: dict[bytes, int] = {}
@@ -94,6 +96,7 @@ class History:
 
     def keep(self, small: "Compressed") -> None:
         """How long the world keeps what, for checkers that judge by it."""
+        self.broadcast_max = small.membership_broadcast_max
         self.ephemeral_ms = small.ephemeral_ms
         self.mailbox_day_ms = small.mailbox_day_ms
         self.mailbox_retention_ms = small.mailbox_retention_ms

@@ -1,4 +1,4 @@
-"""Hunting a mutant: fresh swarm worlds under its override until one of its right checks fires."""
+"""Hunting a mutant: fresh worlds under its override until one of its right checks fires."""
 
 from collections.abc import Iterable
 
@@ -7,16 +7,14 @@ from qim.sim.mutants import Kill, Mutant
 from qim.sim.run import run
 from qim.sim.scene import Kit
 
-PROFILE = "swarm"
 
-
-def hunt(mutant: Mutant, seeds: Iterable[int], *, profile: str = PROFILE) -> Kill:
+def hunt(mutant: Mutant, seeds: Iterable[int]) -> Kill:
     """The first kill by a right check, or none after all seeds."""
     kit = Kit(mutant.scripts)
     count = events = 0
     wrong: dict[str, None] = {}
     for seed in seeds:
-        report = run(generate(seed, profile), kit, mutant.overrides)
+        report = run(generate(seed, mutant.profile), kit, mutant.overrides)
         count += 1
         events += report.events
         fired = [check for check, _ in report.identities()]

@@ -8,9 +8,11 @@ a world that ends in other violations only has not caught the mutant, it has tri
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import CodeType
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct
+
+PROFILE: Final = "swarm"
 
 
 class Override(Struct, frozen=True, kw_only=True):
@@ -21,13 +23,17 @@ class Override(Struct, frozen=True, kw_only=True):
 
 
 class Mutant(Struct, frozen=True, kw_only=True):
-    """One broken rule. ``scripts``: name -> whole text of scripts that differ; ``rule``: where the rule stands."""
+    """One broken rule. ``scripts``: name -> whole text of scripts that differ; ``rule``: where the rule stands.
+
+    ``profile``: where it is hunted; another than the generic one only where that has no such worlds at all.
+    """
 
     name: str
     rule: str
     checks: frozenset[str]
     overrides: tuple[Override, ...] = ()
     scripts: Mapping[str, str] = {}
+    profile: str = PROFILE
 
 
 class Kill(Struct, frozen=True, kw_only=True):

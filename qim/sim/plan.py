@@ -11,7 +11,7 @@ from msgspec import Struct
 from qim.sim.clock import Piece
 from qim.sim.faults import Fault
 
-PROFILES: Final = ("calm", "swarm", "zombie", "store", "log", "archive", "client")
+PROFILES: Final = ("calm", "swarm", "zombie", "store", "log", "archive", "client", "crowd")
 
 
 class Topology(Struct, frozen=True, kw_only=True, gc=False):
@@ -83,6 +83,7 @@ class Compressed(Struct, frozen=True, kw_only=True, gc=False):
     mailbox_day_ms: int = 86_400_000
     mailbox_retention_ms: int = 30 * 86_400_000
     read_back_ms: int = 7 * 86_400_000
+    membership_broadcast_max: int = 500
     inline_body_bytes_max: int = 1_024
     """Longer bodies stand in no dispatch: pushes go without them, pulls look into store and archive."""
 

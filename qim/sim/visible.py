@@ -43,11 +43,15 @@ class ExpectedRow(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ExpectedConversation(Struct, frozen=True, kw_only=True, gc=False):
-    """One entry of a user's list; head_seq 0: nothing to show."""
+    """One entry of a user's list. ``heads``: what it may show, 0: nothing.
+
+    A change of a great group reaches few (pipeline.md §1.9). To all others it is news of the next page of history: what their
+    list shows was read when a record last reached them, or at any time since.
+    """
 
     conversation_id: bytes
     last_activity_id: bytes
-    head_seq: int
+    heads: tuple[int, ...]
     unread: int
     unread_exact: bool
 
@@ -162,7 +166,7 @@ class Visible:
                 ExpectedConversation(
                     conversation_id=conversation_id,
                     last_activity_id=activity,
-                    head_seq=shown[-1].seq if shown else 0,
+                    heads=self._heads(user, conversation_id, [row.seq for row in shown]),
                     unread=unread,
                     unread_exact=exact,
                 )
@@ -170,6 +174,23 @@ class Visible:
         return sorted(
             made, key=lambda one: (one.last_activity_id, one.conversation_id), reverse=True
         )
+
+    def within(self, user: int, record: MessageRecord) -> bool:
+        """History may give it: in an interval of the user's membership, and nobody else's deletion."""
+        if record.kind == MessageKind.DELETE_FOR_ME and record.sender_id != user:
+            return False
+        spans = self._intervals.get(record.conversation_id, {}).get(user, [])
+        return _within(spans, record.conversation_seq)
+
+    def _heads(self, user: int, conversation_id: bytes, shown: list[int]) -> tuple[int, ...]:
+        reached = [
+            record.conversation_seq
+            for record in self.records[conversation_id]
+            if not record.recipients or user in record.recipients
+        ]
+        last = reached[-1] if reached else 0
+        read_then = [seq for seq in shown if seq <= last]
+        return (read_then[-1] if read_then else 0, *(seq for seq in shown if seq > last))
 
     def _activity(self, user: int, conversation_id: bytes) -> bytes:
         """Of the newest record that reached this user and moves a conversation: deleting one for oneself moves nothing."""

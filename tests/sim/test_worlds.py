@@ -26,6 +26,7 @@ SEEDS_DEFAULT = {
     "log": 60,
     "archive": 60,
     "client": 60,
+    "crowd": 60,
 }
 REGRESSIONS = sorted((Path(__file__).parent / "regressions").glob("*.json"))
 ROOT = Path(__file__).resolve().parents[2]

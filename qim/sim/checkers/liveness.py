@@ -12,6 +12,7 @@ from qim.core.ports.store_mailbox import ReadShardState, ShardStateRead
 from qim.core.ports.store_source import ReadSource, SourceRead
 from qim.core.retention import RetentionPolicy
 from qim.sim.begun import is_before
+from qim.sim.checkers.visibility import seen_in_history
 from qim.sim.history import History
 from qim.sim.localstore import Device
 from qim.sim.oracle import Effective
@@ -59,6 +60,8 @@ def _of_device(scene: "Scene", device: Device) -> list[tuple[str, str, str, byte
     expected = 0
     for message_id, message in oracle.messages.items():
         if device.user_id not in message.audience:
+            held = message_id in device.messages
+            expected += held and seen_in_history(scene.history, device.user_id, message.record)
             continue
         if message_id in device.messages:
             expected += 1

@@ -46,6 +46,9 @@ KINDS: Final[dict[str, tuple[Maker, ...]]] = {
     "archive": (*ARCHIVE, crash, store_restart, store_emptied, expire),
     "client": (*CLIENT, crash, messages),
 }
+KINDS["crowd"] = KINDS["swarm"]
+SWARMS: Final = ("swarm", "crowd")
+"""Each seed has its own subset of the kinds."""
 
 
 def storm(draw: Draw, topology: Topology, devices: tuple[DevicePlan, ...], span_ms: int) -> Storm:
@@ -62,7 +65,7 @@ def storm(draw: Draw, topology: Topology, devices: tuple[DevicePlan, ...], span_
     for number, maker in enumerate(kinds):
         # Drawn under this name since the first seed: another would give every seed other faults.
         name = f"_{maker.__name__}"
-        if draw.profile == "swarm" and not draw.chance(share, "kind", name):
+        if draw.profile in SWARMS and not draw.chance(share, "kind", name):
             continue
         made.extend(
             maker(weather, number * 100 + index)

@@ -1,6 +1,7 @@
 """The mutants: each breaks one rule, names where it stands, and the set of checks that may rightly see it."""
 
 from qim.sim.mutants import Mutant
+from tests.sim.mutants.crowds import crowds
 from tests.sim.mutants.making import LOST, mutant
 from tests.sim.mutants.presence import presence
 from tests.sim.mutants.rewriting import rescript, rewrite
@@ -28,6 +29,7 @@ def board() -> list[Mutant]:
         *views(),
         *windows(),
         *presence(),
+        *crowds(),
     ]
 
 
