@@ -20,7 +20,8 @@ MEANINGS: Final[dict[Exit, str]] = {
     Exit.DONE: "done; smoke: every check holds; audit: CLEAN; sim: clean; doctor: nothing fails; deadletter, repair, shard: "
     "nothing is left to do; config share: the registry has the same numbers; up, serve: stopped on a signal, everything drained",
     Exit.FAILED: "what was asked for failed: the server refused it, a check doesn't hold, ORPHANS, violations; doctor: "
-    "something fails; deadletter, repair, shard: something is left; config share: it has others, nothing "
+    "something fails; deadletter, repair, shard: something is left, was refused or was not tried; "
+    "config share: it has others, nothing "
     "was written; load: something acked was lost, doubled or out of order; up, serve: died or not drained in time",
     Exit.USAGE: "wrong usage, a start that is refused, or an order of somebody who is no admin; the message says what to do",
     Exit.UNREACHABLE: "no server, or no answer in time; a send that printed `pending` is kept in the local store and goes "

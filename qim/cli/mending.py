@@ -27,7 +27,9 @@ LOOK_SECONDS = 0.2
 MAYBE_DONE = "the order may have been carried out: a dry run says what is left"
 WHERE = """
 Works on the data of an embedded server (--data), running or stopped, or on a cluster (--config FILE or --cluster: the
-servers that the QIM_ variables name, as `qim serve` reads them). Status 0: nothing is left to do; 1: there is.
+servers that the QIM_ variables name, as `qim serve` reads them). Without a number all partitions or shards are gone through: one
+that is refused is told and the others go on; where a server is away, those that come after are not tried. Status 0: nothing is left
+to do; 1: something is left, was refused or not tried; run it again then.
 
 Of a cluster a dry run looks itself, with the servers' own passwords. --apply is ordered of the auditor, by Admin mTLS: with
 QIM_INTERNAL_TLS_CERT and _KEY of an admin (env $(cat certs/admin.env) qim …). Where no auditor can start,
@@ -136,7 +138,7 @@ def _run(args: argparse.Namespace) -> int:
     if args.data is not None and args.auditor:
         raise UsageError("--data and --auditor: one of them")
     report = _on_cluster(args, order) if cluster else _on_data(args, order)
-    left = [one for one in report["found"] if _is_left(one, order.apply)]
+    left = [one for one in report["found"] if _is_left(one)]
     status = Exit.FAILED if left or "refused" in report else Exit.DONE
     status = Exit.USAGE if report.get("misasked") else status
     if args.json:
@@ -241,18 +243,15 @@ def _on_data(args: argparse.Namespace, order: "MendOrder") -> dict[str, Any]:
 # ------------------------------------------------------------ what is said
 
 _SETTLED = ("resolved", "barrier", "ineffective", "dispatched")
+_DONE = ("done", "whole", "nothing_yet")
+_NOT_DONE = ("refused", "not_tried")
 
 
-def _is_left(one: dict[str, Any], apply: bool) -> bool:
+def _is_left(one: dict[str, Any]) -> bool:
     """Something that still wants a person, or --apply."""
     if "state" in one or "outcome" in one:
         return one.get("state", one.get("outcome")) not in _SETTLED
-    if "applied_repair" in one:
-        if one["unreadable"]:
-            return True
-        wanting = bool(one["lost_dispatched"] or one["lost_undispatched"] or one["padding"])
-        return (wanting or not one["trusted"]) and not one["applied_repair"]
-    return not one["whole"] and not one["applied"]
+    return one.get("result") not in _DONE or bool(one.get("unreadable"))
 
 
 def _is_doable(one: dict[str, Any]) -> bool:
@@ -263,40 +262,55 @@ def _is_doable(one: dict[str, Any]) -> bool:
 
 
 def _text(report: dict[str, Any], apply: bool, left: list[dict[str, Any]]) -> Iterator[str]:
-    if "refused" in report:
+    yield from _lines(report["found"])
+    refused = [one for one in left if one.get("result") in _NOT_DONE]
+    if "refused" in report and len(refused) != 1:
         yield f"refused: {report['refused']}"
-        return
-    told = _lines(report["found"])
-    yield from told
-    if not report["found"]:
+    elif not report["found"]:
         yield "nothing found"
     if report["what"] == "deadletters":
         return
-    doable = sum(_is_doable(one) for one in left)
+    others = [one for one in left if one not in refused]
+    doable = sum(_is_doable(one) for one in others)
     if doable and not apply:
         yield f"a dry run: {doable} to do; --apply does it"
-    if stuck := len(left) - doable:
+    if stuck := len(others) - doable:
         yield f"{stuck} wait for something else: --apply can't do them"
 
 
 def _lines(found: Iterable[dict[str, Any]]) -> Iterator[str]:
     for one in found:
-        if "new_shard_epoch" in one:
+        if one.get("result") in (*_NOT_DONE, "nothing_yet"):
+            yield _undone_line(one)
+        elif "new_shard_epoch" in one:
             yield from _bump_lines(one)
         elif "applied_repair" in one:
             yield _outbox_line(one)
         elif "applied_to" in one:
             yield _states_line(one)
         else:
-            what = one.get("state") or one.get("outcome")
-            told = f"outbox {one['partition']} offset {one['offset']}: {what}"
-            message = f", message {one['message_id']}" if one["message_id"] else ""
-            to = (
-                f", {one['recipients']} recipients in shards {one['shards']}"
-                if one.get("shards")
-                else ""
-            )
-            yield told + message + to + (f" ({one['detail']})" if one["detail"] else "")
+            yield _record_line(one)
+
+
+def _undone_line(one: dict[str, Any]) -> str:
+    where = f"shard {one['shard']}" if "shard" in one else f"outbox {one['partition']}"
+    where += f" offset {one['offset']}" if "offset" in one else ""
+    match one["result"]:
+        case "refused":
+            return f"{where}: refused: {one['why']}"
+        case "not_tried":
+            return f"{where}: not tried"
+        case _:
+            return f"{where}: {one['why']}"
+
+
+def _record_line(one: dict[str, Any]) -> str:
+    what = one.get("state") or one.get("outcome")
+    told = f"outbox {one['partition']} offset {one['offset']}: {what}"
+    message = f", message {one['message_id']}" if one["message_id"] else ""
+    shards = one.get("shards")
+    to = f", {one['recipients']} recipients in shards {shards}" if shards else ""
+    return told + message + to + (f" ({one['detail']})" if one["detail"] else "")
 
 
 def _bump_lines(one: dict[str, Any]) -> Iterator[str]:
@@ -348,7 +362,7 @@ def _outbox_line(one: dict[str, Any]) -> str:
 
 
 def _unarchived(one: dict[str, Any]) -> str:
-    count = one["unarchived"]
+    count = one.get("unarchived", 0)
     return (
         f"; {count} stand where the archiver had read others, and no archive has them"
         if count

@@ -9,15 +9,15 @@ from msgspec import Struct
 
 from qim.core.audit import AuditReport, Orphan
 from qim.core.contract.params import Parameters
-from qim.core.mending.asking import NotMended, Procedure
+from qim.core.mending.asking import NothingYet, NotMended, Procedure, Unanswered
 from qim.core.mending.bump import Bump, BumpPlan
 from qim.core.mending.dead_letters import DeadLetter, Redispatch, listed, redriven
-from qim.core.mending.dispatches import redispatched
+from qim.core.mending.dispatches import MENDABLE, redispatched
 from qim.core.mending.halts import Halt, halts
 from qim.core.mending.outbox import OutboxPlan, OutboxRepair
 from qim.core.mending.user_state import UserStatePlan, UserStateRepair
 from qim.core.ports.archive import ArchiveRequest
-from qim.core.ports.completion import Failed, FailReason, StoreRole
+from qim.core.ports.completion import Failed, FailReason, StoreRole, Unknown
 from qim.core.ports.log import LogRequest
 from qim.core.ports.registry import RegistryRequest
 from qim.core.ports.store import StoreRequest, store_role
@@ -60,7 +60,7 @@ class Mender:
         self._owner = f"operator-{secrets.token_hex(4)}"
 
     async def carry_out(self, procedure: Procedure[T]) -> T:
-        """Its report. Raises NotMended, TimeoutError."""
+        """Its report. Raises NotMended."""
         try:
             request = next(procedure)
             while True:
@@ -149,7 +149,10 @@ class Mender:
                 future.set_result(reply)
 
         self._port(request)(request, answered)
-        return await asyncio.wait_for(future, ANSWER_SECONDS_MAX)
+        try:
+            return await asyncio.wait_for(future, ANSWER_SECONDS_MAX)
+        except TimeoutError:
+            return Unknown(op=0)
 
     def _port(self, request: Any) -> Callable[[Any, Callable[[Any], None]], None]:
         ports = self._ports
@@ -183,48 +186,129 @@ class MendOrder(Struct, frozen=True, kw_only=True):
 async def mended(
     order: MendOrder, mender: Mender, audit: Callable[[], Awaitable[AuditReport]]
 ) -> dict[str, Any]:
-    """{"what", "apply", "found": […]}; "refused": why it can't be done as things stand; "misasked": nor ever can."""
+    """{"what", "apply", "found": […]}; "refused": what can't be done as things stand; "misasked": nor ever can.
+
+    An entry of ``found`` is a partition, shard or record. Nothing that was done before a refusal goes untold.
+    """
     told: dict[str, Any] = {"what": order.what, "apply": order.apply}
     try:
-        return told | {"found": as_json(await _mended(order, mender, audit))}
+        told["found"] = await _mended(order, mender, audit)
     except NoSuch as refused:
         return told | {"found": [], "refused": str(refused), "misasked": True}
     except NotMended as refused:
         return told | {"found": [], "refused": str(refused)}
+    if refusal := _refusal(told["found"]):
+        told["refused"] = refusal
+    return told
 
 
 async def _mended(
     order: MendOrder, mender: Mender, audit: Callable[[], Awaitable[AuditReport]]
-) -> Sequence[Struct]:
+) -> list[dict[str, Any]]:
     partitions = mender.partitions(order.partition)
+    apply = order.apply
     match order.what:
         case "deadletters":
-            return await mender.dead_letters(partitions)
+            return [as_json(one) for one in await mender.dead_letters(partitions)]
         case "redrive":
             letters = await mender.dead_letters(partitions)
             wanted = [one for one in letters if order.offset in (None, one.offset)]
-            return await mender.redrive(wanted, apply=order.apply)
+            return await _each(
+                [_place(one.partition, one.offset, one.message_id) for one in wanted],
+                lambda at: mender.redrive(wanted[at : at + 1], apply=apply),
+            )
         case "dispatches":
-            orphans = [one for one in (await audit()).orphans if one.partition in partitions]
-            return await mender.redispatch(orphans, apply=order.apply)
+            orphans = _records((await audit()).orphans, partitions)
+            return await _each(
+                [_place(one.partition, one.offset, one.message_id.hex()) for one in orphans],
+                lambda at: mender.redispatch(orphans[at : at + 1], apply=apply),
+            )
         case "outbox":
-            return [await mender.repair_outbox(one, apply=order.apply) for one in partitions]
-        case "states":
-            return [
-                await mender.repair_states(one, apply=order.apply)
-                for one in mender.shards(order.shard)
-            ]
-        case "bump":
-            return [await _bumped(order, mender, one) for one in mender.shards(order.shard)]
+            return await _each(
+                [{"partition": one} for one in partitions],
+                lambda at: _alone(mender.repair_outbox(partitions[at], apply=apply)),
+            )
+        case "states" | "bump":
+            shards = mender.shards(order.shard)
+            run = mender.repair_states if order.what == "states" else _bumped(order, mender)
+            return await _each(
+                [{"shard": one} for one in shards],
+                lambda at: _alone(run(shards[at], apply=apply)),
+            )
 
 
-async def _bumped(order: MendOrder, mender: Mender, shard: int) -> BumpPlan:
+def _bumped(order: MendOrder, mender: Mender) -> Callable[..., Awaitable[BumpPlan]]:
     """Of all shards, those that need it; one that is named is refused where it doesn't."""
-    if order.shard is None and not order.force:
-        plan = await mender.bump(shard, apply=False)
-        if plan.whole or not order.apply:
-            return plan
-    return await mender.bump(shard, apply=order.apply, force=order.force)
+
+    async def run(shard: int, *, apply: bool) -> BumpPlan:
+        if order.shard is None and not order.force:
+            plan = await mender.bump(shard, apply=False)
+            if plan.whole or not apply:
+                return plan
+        return await mender.bump(shard, apply=apply, force=order.force)
+
+    return run
+
+
+# ------------------------------------------------------------ one after the other
+
+
+async def _each(
+    places: Sequence[dict[str, Any]], run: Callable[[int], Awaitable[Sequence[Struct]]]
+) -> list[dict[str, Any]]:
+    """What became of each, in order: a refusal concerns its own place alone, a server that is away all that come after."""
+    found: list[dict[str, Any]] = []
+    for at, place in enumerate(places):
+        try:
+            found += [as_json(one) | _result(one) for one in await run(at)]
+        except NothingYet as told:
+            # Of all there are: nobody asked for this one, and nothing is to be done there.
+            result = "nothing_yet" if len(places) > 1 else "refused"
+            found.append(place | {"result": result, "why": str(told)})
+        except Unanswered as away:
+            found.append(place | {"result": "refused", "why": str(away)})
+            found += [later | {"result": "not_tried"} for later in places[at + 1 :]]
+            break
+        except NotMended as refused:
+            found.append(place | {"result": "refused", "why": str(refused)})
+    return found
+
+
+async def _alone(report: Awaitable[Struct]) -> Sequence[Struct]:
+    return [await report]
+
+
+def _result(report: Struct) -> dict[str, str]:
+    """Of a partition or shard; a record tells its outcome itself."""
+    if isinstance(report, OutboxPlan):
+        done, whole = report.applied_repair, report.nothing()
+    elif isinstance(report, BumpPlan | UserStatePlan):
+        done, whole = report.applied, report.whole
+    else:
+        return {}
+    return {"result": "done" if done else "whole" if whole else "to_do"}
+
+
+def _place(partition: int, offset: int, message_id: str) -> dict[str, Any]:
+    return {"partition": partition, "offset": str(offset), "message_id": message_id}
+
+
+def _records(orphans: Sequence[Orphan], partitions: Sequence[int]) -> list[Orphan]:
+    """Those that another dispatch mends, each record once, however many shards miss it."""
+    found: dict[tuple[int, int], Orphan] = {}
+    for one in orphans:
+        if one.partition in partitions and one.kind in MENDABLE:
+            found.setdefault((one.partition, one.offset), one)
+    return list(found.values())
+
+
+def _refusal(found: Sequence[dict[str, Any]]) -> str:
+    """Of all entries in one line, "" where none was refused."""
+    refused = [one["why"] for one in found if one.get("result") == "refused"]
+    if not refused or len(found) == 1:
+        return "".join(refused)
+    later = sum(one.get("result") == "not_tried" for one in found)
+    return f"{len(refused)} of {len(found)} refused, {later} not tried; the first: {refused[0]}"
 
 
 def as_json(report: Struct | Sequence[Struct]) -> Any:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
 from qim.core.contract.logvalue import Barrier, NewerFormat, Outboxed, Undecodable, read_outbox
-from qim.core.ports.completion import Failed, Fenced, StoreReset, Unknown
+from qim.core.ports.completion import Failed, FailReason, Fenced, StoreReset, Unknown
 from qim.core.ports.log import EndsRead, Fetch, Fetched, OutOfRange, ReadEnds, StoredRecord, Topic
 from qim.core.ports.registry import (
     Acquire,
@@ -34,6 +34,10 @@ class NotMended(Exception):
     """It can't be done as things stand; the text says why and what to do."""
 
 
+class Unanswered(NotMended):
+    """A server is away or doesn't say: what is asked next would fare no better."""
+
+
 class NothingYet(NotMended):
     """There is nothing that could be mended: it begins by itself."""
 
@@ -43,7 +47,7 @@ class Moved(NotMended):
 
 
 def ask(request: Any, kind: type[R]) -> Procedure[R]:
-    """The answer, if it is a ``kind``. Raises NotMended, Moved where a fence or another incarnation stands there."""
+    """The answer, if it is a ``kind``. Raises NotMended, Unanswered, Moved where a fence or another incarnation stands there."""
     reply = yield request
     if isinstance(reply, kind):
         return reply
@@ -53,9 +57,17 @@ def ask(request: Any, kind: type[R]) -> Procedure[R]:
             f"{name}: {type(reply).__name__}, somebody else opened it meanwhile; run it again"
         )
     if isinstance(reply, Unknown):
-        raise NotMended(f"{name}: no answer; it may have been done. Run it again: it looks first")
+        raise Unanswered(f"{name}: no answer; it may have been done. Run it again: it looks first")
     why = reply.why.value if isinstance(reply, Failed) else repr(reply)
-    raise NotMended(f"{name}: {why}")
+    raise _failure(reply)(f"{name}: {why}")
+
+
+def _failure(reply: Any) -> type[NotMended]:
+    away = isinstance(reply, Failed) and reply.why in (
+        FailReason.UNREACHABLE,
+        FailReason.OVERLOADED,
+    )
+    return Unanswered if away or isinstance(reply, Unknown) else NotMended
 
 
 def leased(
@@ -71,7 +83,7 @@ def leased(
             f"(the lease of one that is gone ends within {reply.remaining_ms / 1000:.0f} s)"
         )
     if not isinstance(reply, Granted):
-        raise NotMended(f"the registry grants no lease of {resource.role.value}: {reply!r}")
+        raise _failure(reply)(f"the registry grants no lease of {resource.role.value}: {reply!r}")
     release = Release(op=0, owner=owner, leases=((resource, reply.epoch),))
     try:
         result = yield from work(reply.epoch)
@@ -124,7 +136,7 @@ def fetch(
     if isinstance(reply, OutOfRange):
         return ()
     if not isinstance(reply, Fetched):
-        raise NotMended(f"{topic.value} {partition} is not readable at {offset}: {reply!r}")
+        raise _failure(reply)(f"{topic.value} {partition} is not readable at {offset}: {reply!r}")
     return reply.records
 
 
