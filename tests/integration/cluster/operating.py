@@ -1,9 +1,11 @@
 """What an operator does to a cluster of the tests, and what two users say and hear meanwhile."""
 
 import asyncio
+import contextlib
 import json
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +13,15 @@ from aiokafka.protocol.admin import DeleteTopicsRequest
 
 from qim.adapters.kafka.cluster import Cluster as Brokers
 from qim.adapters.kafka.log import KafkaLog
+from qim.core.contract.frames import PushEvents, SendAck, SendMessage
 from qim.core.ports.log import EndsRead, Fetch, Fetched, ReadEnds, Topic
-from tests.integration.cluster.cluster import Cluster
+from tests.integration.cluster.cluster import PARTITIONS, Cluster
 from tests.integration.cluster.commands import commanded
-from tests.integration.raw_client import RawClient
+from tests.integration.raw_client import RawClient, message
 
 SAYS, HEARS = 31, 32
 THROUGH_SECONDS_MAX = 180.0
+HINT_SECONDS = 10.0
 FETCH_RECORDS, FETCH_BYTES = 512, 1 << 20
 
 
@@ -45,6 +49,17 @@ async def say(cluster: Cluster, *bodies: bytes) -> bytes:
     return ack.message_id
 
 
+def passed_by_fanout(cluster: Cluster) -> bool:
+    """What it has read of the outbox is dispatched, and its receipts are written."""
+    lags = [
+        value
+        for process in cluster.roles("fanout")
+        for (name, _), value in process.metrics().items()
+        if name == "qim_fanout_lag_records"
+    ]
+    return len(lags) == PARTITIONS and not any(lags)
+
+
 async def heard(cluster: Cluster, last: bytes, device: bytes) -> list[bytes]:
     """What a new device of the other one pulls, up to the message ``last``."""
     client = await RawClient.connect(cluster.target.tcp)
@@ -54,13 +69,39 @@ async def heard(cluster: Cluster, last: bytes, device: bytes) -> list[bytes]:
     return [entry.body or b"" for entry in entries]
 
 
-def audited(cluster: Cluster) -> dict[str, Any]:
+async def hinted(
+    cluster: Cluster, users: tuple[int, int], readers: Sequence[RawClient]
+) -> SendMessage:
+    """The first says something to the other, whose devices ``readers`` are online, until one message was pushed to each.
+
+    A push is a hint that may be lost: a gateway that the mailbox is only dialling gets none, where that takes too long.
+    """
+    said: dict[bytes, SendMessage] = {}
+    hints: list[set[bytes]] = [set() for _ in readers]
+    async with (
+        asyncio.timeout(THROUGH_SECONDS_MAX),
+        await RawClient.log_in(cluster.target, users[0]) as sender,
+    ):
+        while True:
+            sent = message(b"hello", peer_user_id=users[1])
+            said[(await sender.ask(sent, SendAck)).message_id] = sent
+            for known, reader in zip(hints, readers, strict=True):
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(HINT_SECONDS):
+                        while not known & said.keys():
+                            pushed = await reader.until(PushEvents)
+                            known |= {entry.message_id for entry in pushed.entries}
+            if everywhere := set(said).intersection(*hints):
+                return said[min(everywhere)]
+
+
+def audited(cluster: Cluster, name: str = "auditor-1") -> dict[str, Any]:
     """The report of an audit once every consumer is through."""
     deadline = time.monotonic() + THROUGH_SECONDS_MAX
-    report: dict[str, Any] = cluster.audited()
+    report: dict[str, Any] = cluster.audited(name)
     while report["verdict"] == "INCOMPLETE":
         assert time.monotonic() < deadline, report
-        report = cluster.audited()
+        report = cluster.audited(name)
     return report
 
 
@@ -99,12 +140,15 @@ async def append_times(cluster: Cluster, topic: Topic) -> list[int]:
     return found
 
 
-def cut_outbox(cluster: Cluster, directory: Path) -> int:
-    """The fullest outbox partition of a broker that is down loses its last batch, as by a power cut; its number."""
+def cut_outbox(cluster: Cluster, directory: Path, body: bytes) -> int:
+    """The outbox partition of a broker that is down loses its tail from the message ``body`` on, as by a power cut; its number.
+
+    Not its last batch alone: that is a barrier where a writer had to open anew meanwhile.
+    """
     topic = cluster.kafka_settings().outbox_topic
-    segments = [*directory.glob(f"**/{topic}-*/*.log")]
-    path = max(segments, key=lambda one: len(batches_of(one)))
-    os.truncate(path, batches_of(path)[-1])
+    (path,) = [one for one in directory.glob(f"**/{topic}-*/*.log") if body in one.read_bytes()]
+    at = path.read_bytes().rindex(body)
+    os.truncate(path, max(begin for begin in batches_of(path) if begin < at))
     return int(path.parent.name.rpartition("-")[2])
 
 

@@ -10,14 +10,13 @@ import pytest
 from qim.adapters.rpc.admin import AuditorUnreachable
 from tests.integration.cluster.cluster import ONE_EACH, PARTITIONS, Cluster
 from tests.integration.cluster.conftest import drained
+from tests.integration.cluster.operating import audited
 from tests.integration.cluster.role_process import RoleProcess
 from tests.integration.cluster.test_takeover import ended_leases, held
 from tests.integration.load import Load
 from tests.integration.served import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.xdist_group("cluster")]
-AUDITS_MAX: Final = 40
-"""How often an audit is begun before one is met in its middle."""
 ROUNDS: Final = 3
 
 
@@ -63,29 +62,38 @@ def audits(process: RoleProcess) -> tuple[int, int]:
 
 
 async def in_an_audit(cluster: Cluster, victim: RoleProcess) -> "asyncio.Task[Any]":
-    """The victim is stopped in the middle of an audit; whoever asked waits for its end."""
-    for _ in range(AUDITS_MAX):
-        begun, ended = audits(victim)
+    """The victim is stopped in the middle of an audit, as its store answered nobody until then; whoever asked waits."""
+    begun, ended = audits(victim)
+    cluster.message_redis.pause()
+    try:
         asked = asyncio.create_task(asyncio.to_thread(cluster.audited, victim.name))
-        await eventually(lambda begun=begun: audits(victim)[0] > begun)  # type: ignore[misc]
-        victim.metrics()
+        await eventually(lambda: audits(victim)[0] > begun and asks_its_store(victim))
         victim.pause()
-        if audits(victim)[1] == ended:
-            return asked
-        victim.resume()
-        await asked
-    raise AssertionError(f"{AUDITS_MAX} audits ended before the signal came")
+    finally:
+        cluster.message_redis.resume()
+    assert audits(victim)[1] == ended
+    return asked
+
+
+def asks_its_store(process: RoleProcess) -> bool:
+    """It waits for what it wants to know of each partition: the log has told where each ends, and the cut is made."""
+    calls = [
+        value
+        for (name, _), value in process.metrics().items()
+        if name == "qim_store_calls_inflight"
+    ]
+    return sum(calls) >= PARTITIONS
 
 
 def test_one_holds_the_lease_and_both_answer(auditors: Cluster) -> None:
     """Looking needs no lease: an operator may ask either."""
     asyncio.run(eventually(lambda: one_holds(auditors)))
     holder, other = holder_and_other(auditors)
-    assert auditors.audited(other.name)["verdict"] == "CLEAN"
+    assert audited(auditors, other.name)["verdict"] == "CLEAN"
     before = coverage(auditors)
-    assert auditors.audited(other.name)["verdict"] == "CLEAN"
+    assert audited(auditors, other.name)["verdict"] == "CLEAN"
     assert coverage(auditors) == before, "who stands by moves nothing"
-    assert auditors.audited(holder.name)["verdict"] == "CLEAN"
+    assert audited(auditors, holder.name)["verdict"] == "CLEAN"
 
 
 def test_a_killed_auditor_is_replaced_by_the_one_that_stands_by(

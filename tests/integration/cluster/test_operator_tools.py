@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from qim.core.contract.frames import PushEvents, SendAck
+from qim.core.contract.frames import Error
 from qim.core.contract.ids import dedupe_key
 from qim.core.ports.log import Topic
 from tests.integration.cluster.cluster import Cluster, make_topics
@@ -19,7 +19,9 @@ from tests.integration.cluster.operating import (
     delete_topic,
     examined,
     heard,
+    hinted,
     ordered,
+    passed_by_fanout,
     say,
 )
 from tests.integration.cluster.role_process import RoleProcess
@@ -38,19 +40,14 @@ def test_the_doctor_and_the_orders_on_a_cluster_that_serves_and_one_that_lost_it
     with Cluster(tmp_path / "cluster") as cluster:
 
         async def talk() -> str:
-            async with (
-                await RawClient.log_in(cluster.target, 31) as sender,
-                await RawClient.log_in(cluster.target, 32) as peer,
-            ):
-                sent = message(b"hello", peer_user_id=32)
-                ack = await sender.ask(sent, SendAck)
+            async with await RawClient.log_in(cluster.target, HEARS) as peer:
                 # Pulled sooner, and gone, it would be pushed to nobody: of a gateway only a push is traced.
-                (entry,) = (await peer.until(PushEvents)).entries
-                assert entry.message_id == ack.message_id
-                return dedupe_key("default", 31, sent.client_message_id)[:8].hex()
+                sent = await hinted(cluster, (SAYS, HEARS), (peer,))
+                return dedupe_key("default", SAYS, sent.client_message_id)[:8].hex()
 
         trace = asyncio.run(talk())
         asyncio.run(eventually(lambda: all(trace in one.log() for one in cluster.roles(*TRACED))))
+        assert audited(cluster)["verdict"] == "CLEAN"
         status, found = examined(cluster, "--deep")
         failed = [one for one in found if one["state"] == "fail"]
         # The configuration says where a gateway listens as a rule; this one has a free port.
@@ -134,6 +131,7 @@ def test_an_outbox_topic_made_anew_gets_back_what_the_hot_store_has(tmp_path: Pa
         last = asyncio.run(say(cluster, b"one", b"two"))
         asyncio.run(heard(cluster, last, b"d1"))
         (writer,), (fanout,) = cluster.roles("writer"), cluster.roles("fanout")
+        asyncio.run(eventually(lambda: passed_by_fanout(cluster)))
         assert fanout.stop() == 0
         last = asyncio.run(say(cluster, b"acked, not dispatched"))
         assert writer.stop() == 0
@@ -168,19 +166,21 @@ def test_an_outbox_that_lost_its_tail_under_running_processes_is_told_and_filled
     with Cluster(tmp_path / "cluster", lent=False) as cluster:
         last = asyncio.run(say(cluster, b"one", b"two"))
         assert asyncio.run(heard(cluster, last, b"d1")) == [b"one", b"two"]
+        asyncio.run(eventually(lambda: passed_by_fanout(cluster)))
         (writer,), (fanout,), (broker,) = (
             cluster.roles("writer"),
             cluster.roles("fanout"),
             cluster.kafka,
         )
         broker.kill()
-        number = cut_outbox(cluster, tmp_path / "cluster")
+        number = cut_outbox(cluster, tmp_path / "cluster", b"two")
         broker.process.launch()
         broker.process.wait_ready()
 
         async def refused() -> None:
             async with await RawClient.log_in(cluster.target, SAYS) as sender:
-                await sender.refused(message(b"three", peer_user_id=HEARS))
+                answer = await sender.answer(sender.say(message(b"three", peer_user_id=HEARS)))
+                assert isinstance(answer, Error), "whatever its code: it was not taken"
 
         asyncio.run(eventually(lambda: told(fanout, "position_mismatch")))
         asyncio.run(refused())

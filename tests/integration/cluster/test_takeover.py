@@ -33,14 +33,24 @@ def has_all(process: RoleProcess) -> Callable[[], bool]:
 
 
 def shared(cluster: Cluster, role: str) -> Callable[[], bool]:
-    """Both serve, and each holds some of its role's leases."""
+    """Both serve, and each holds of its role's leases what it wishes for now that it knows of the other."""
     both = cluster.roles(role)
 
     def holds() -> bool:
-        serve = all(one.get("/readyz")[0] == 200 for one in both)
-        return serve and sum(held(one) for one in both) == LEASED.get(role, 0)
+        return all(one.get("/readyz")[0] == 200 for one in both) and settled(
+            cluster, role, LEASED.get(role, 0)
+        )
 
     return holds
+
+
+def settled(cluster: Cluster, role: str, count: int) -> bool:
+    """Nobody is about to give some of these leases to another: a moment after a start all are with who had them before."""
+    leases = [
+        (one.metric("qim_leases_wished", role), one.metric("qim_leases_held", role))
+        for one in cluster.roles(role)
+    ]
+    return all(wished == has for wished, has in leases) and sum(has for _, has in leases) == count
 
 
 @pytest.mark.parametrize("role", list(LEASED))

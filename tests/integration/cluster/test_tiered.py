@@ -8,7 +8,7 @@ import pytest
 
 from tests.integration.cluster.cluster import ONE_EACH, PARTITIONS, Cluster
 from tests.integration.cluster.conftest import drained
-from tests.integration.cluster.test_takeover import ended_leases, held
+from tests.integration.cluster.test_takeover import ended_leases, held, settled
 from tests.integration.load import Load
 from tests.integration.served import eventually
 
@@ -54,7 +54,7 @@ def all_held(cluster: Cluster) -> bool:
 async def share(cluster: Cluster) -> None:
     """Rendezvous over random names gives one of them everything once in eight times: then it is begun under another name."""
     for _ in range(NAMES_MAX):
-        await eventually(lambda: all_held(cluster))
+        await eventually(lambda: settled(cluster, "archiver", PARTITIONS))
         if shared(cluster):
             return
         assert await cluster.roles("archiver")[0].restarted() == 0
