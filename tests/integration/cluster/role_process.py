@@ -89,6 +89,17 @@ class RoleProcess(OperatorView):
             return None
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
+    def wanted_seconds(self) -> float | None:
+        """How long its loop's thread wanted a processor so far, had one or waited for one; None once it has ended.
+
+        A thread that spins always wants one, however few it gets beside others.
+        """
+        try:
+            had, waited, _ = Path(f"/proc/{self.pid}/schedstat").read_text().split()
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        return (int(had) + int(waited)) / 1e9
+
     def kill(self) -> None:
         """SIGKILL."""
         self.process.kill()
