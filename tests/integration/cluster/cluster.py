@@ -35,6 +35,7 @@ from tests.integration.testbed.cassandra import CassandraNode
 from tests.integration.testbed.etcd import EtcdServer
 from tests.integration.testbed.etcd import given_address as given_etcd
 from tests.integration.testbed.kafka import KafkaBroker, KafkaCluster
+from tests.integration.testbed.lent import drop_keyspace, keys_under, topics_under
 from tests.integration.testbed.redis import RedisServer
 from tests.integration.testbed.server_process import ServerFailed, free_port
 
@@ -105,6 +106,7 @@ class Cluster:
             self.cassandra = CassandraNode(directory / "cassandra", **ports)
             self._archive = self.cassandra.address
         self._tiered = tiered
+        self._servers_used = False
         self._chain: DevChain | None = None
         self.tls: ClientTls | None = None
         """What clients of this cluster need; None: plaintext."""
@@ -232,6 +234,7 @@ class Cluster:
 
     def start_servers(self, *, topics: bool = True, tables: bool = True) -> None:
         """Redis, Kafka, etcd, Cassandra; then the topics and the archive's tables."""
+        self._servers_used = True
         if self.cassandra is not None:
             self.cassandra.process.launch()
         for broker in self.kafka:
@@ -281,6 +284,17 @@ class Cluster:
                 server.kill()
         if self.cassandra is not None:
             self.cassandra.process.kill()
+        if self._servers_used:
+            self._leave_as_found()
+
+    def _leave_as_found(self) -> None:
+        """Of servers that somebody lent: topics, keys and keyspace of this deployment go with it."""
+        if not self.kafka:
+            asyncio.run(topics_under(self._brokers, f"{self.name}.", deleted=True))
+        if self.etcd is None:
+            keys_under(self._etcd_address, f"/{self.name}/", "deleterange")
+        if self._tiered and self.cassandra is None:
+            drop_keyspace(self._archive, self._history()["QIM_SCYLLA_KEYSPACE"])
 
     def kafka_settings(self) -> KafkaSettings:
         """As a process has them."""
