@@ -32,8 +32,11 @@ def test_a_push_moves_no_cursor(served: Served) -> None:
         async with await RawClient.log_in(served.target, READER, cursor=kept) as reader:
             assert reader.auth_ok.has_offline
             (pushed,) = await write(served, 1)
-            push = await reader.until(PushEvents)
-            assert [one.message_id for one in push.entries] == [pushed]
+            hinted: list[bytes] = []
+            while pushed not in hinted:
+                hinted += [one.message_id for one in (await reader.until(PushEvents)).entries]
+            # What was in the mailbox before may have been on its way to whoever is online.
+            assert set(hinted) <= {*waiting, pushed}
             await reader.cut()
         async with await RawClient.log_in(served.target, READER, cursor=kept) as reader:
             got = [one.message_id for one in await reader.pull_until(pushed)]

@@ -1,6 +1,7 @@
 """What another producer wrote to the topics of a real broker: passed, kept and told, or waited for where it looks like ours."""
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,13 @@ from aiokafka import AIOKafkaProducer
 from qim.core.ports.log import Topic
 from tests.core.newer_format import NEWER, told
 from tests.integration.cluster.cluster import PARTITIONS, Cluster
-from tests.integration.cluster.operating import examined, heard, ordered, say
+from tests.integration.cluster.operating import (
+    THROUGH_SECONDS_MAX,
+    examined,
+    heard,
+    ordered,
+    say,
+)
 from tests.integration.served import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.xdist_group("cluster")]
@@ -33,6 +40,16 @@ async def produce(cluster: Cluster, topic: Topic, partition: int, *values: bytes
         await producer.stop()
 
 
+def listed(cluster: Cluster, count: int) -> tuple[int, list[str]]:
+    """So many dead letters, once fanout has passed them all: who pulled a message knows of its own partition alone."""
+    deadline = time.monotonic() + THROUGH_SECONDS_MAX
+    while True:
+        status, report = ordered(cluster, "deadletter", "list")
+        letters = [one["state"] for one in report["found"]]
+        if len(letters) >= count or time.monotonic() > deadline:
+            return status, letters
+
+
 def test_a_foreign_producer_stops_no_partition_and_what_looks_like_ours_is_told(
     tmp_path: Path,
 ) -> None:
@@ -44,8 +61,7 @@ def test_a_foreign_producer_stops_no_partition_and_what_looks_like_ours_is_told(
         asyncio.run(produce(cluster, Topic.DISPATCH, 0, *STRANGERS))
         last = asyncio.run(say(cluster, b"behind"))
         assert asyncio.run(heard(cluster, last, b"d2")) == [b"before", b"behind"]
-        status, report = ordered(cluster, "deadletter", "list")
-        letters = [one["state"] for one in report["found"]]
+        status, letters = listed(cluster, (len(STRANGERS) + 1) * PARTITIONS)
         assert (status, letters) == (1, ["undecodable"] * (len(STRANGERS) + 1) * PARTITIONS)
         (fanout,) = cluster.roles("fanout")
         _, found = examined(cluster, "--deep")
