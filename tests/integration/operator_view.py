@@ -1,10 +1,12 @@
 """What one process tells an operator: /metrics, /healthz and the rest, asked over HTTP."""
 
 import re
+import time
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
+FRESH_SECONDS_MAX = 60.0
 _SAMPLE = re.compile(r"^(\w+?)(?:\{([^}]*)\})? ([0-9.e+-]+|[+-]Inf|NaN)$")
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
@@ -24,7 +26,17 @@ class OperatorView:
                 return error.code, error.read().decode()
 
     def metrics(self) -> dict[tuple[str, str], float]:
-        """Every sample by (name, label); of a histogram its sums and counts."""
+        """Every sample by (name, label); of a histogram its sums and counts.
+
+        Asked again where the process's loop did not come to tell: its gauges are those of some earlier time then.
+        """
+        deadline = time.monotonic() + FRESH_SECONDS_MAX
+        while True:
+            samples = self._scraped()
+            if not samples.get(("qim_samples_stale", "")) or time.monotonic() > deadline:
+                return samples
+
+    def _scraped(self) -> dict[tuple[str, str], float]:
         status, text = self.get("/metrics")
         assert status == 200
         samples: dict[tuple[str, str], float] = {}

@@ -25,6 +25,9 @@ from qim.core.contract.wire import FRAME_BYTES_MAX, FrameDecoder
 UNASKED_MAX: Final = 1_000
 READ_BYTES: Final = 64 * 1024
 ANSWER_SECONDS_MAX: Final = 10.0
+NO_TIME: Final = frozenset({ErrorCode.UNAVAILABLE, ErrorCode.TIMEOUT_UNKNOWN})
+"""A process behind the gateway was not in time: the same frame again is what every client does then."""
+AGAIN_SECONDS: Final = 0.1
 
 Answer = TypeVar("Answer", bound=WireFrame)
 
@@ -77,8 +80,12 @@ class Wire:
         return future
 
     async def ask(self, frame: WireFrame, kind: type[Answer]) -> Answer:
-        """The answer, which must be of ``kind``. Raises AssertionError, Closed, TimeoutError."""
+        """The answer, which must be of ``kind``; asked again while nobody has time. Raises AssertionError, Closed, TimeoutError."""
         answer = await self.answer(self.send(frame))
+        again_until = time.monotonic() + ANSWER_SECONDS_MAX
+        while _no_time(answer) and time.monotonic() < again_until:
+            await asyncio.sleep(AGAIN_SECONDS)
+            answer = await self.answer(self.send(frame))
         assert isinstance(answer, kind), f"{frame.NAME} was answered by {_said(answer)}"
         return answer
 
@@ -153,6 +160,10 @@ class Wire:
                 if not future.done():
                     future.set_exception(Closed("the server ended the connection"))
                     future.exception()
+
+
+def _no_time(frame: WireFrame) -> bool:
+    return isinstance(frame, Error) and frame.code in NO_TIME
 
 
 def _said(frame: WireFrame) -> str:
