@@ -5,7 +5,8 @@ import os
 from pathlib import Path
 from typing import Final
 
-from qim.core.contract.ids import ID_BYTES, NIL_ID
+from qim.core.contract.frame_fields import DEVICE_ID_BYTES_MAX
+from qim.core.contract.ids import ID_BYTES, NIL_ID, TENANT_ID_BYTES_MAX, tenant_id_is_valid
 from qim.core.contract.sequences import U64_MAX
 
 DATA_VARIABLE: Final = "QIM_DATA"
@@ -57,14 +58,55 @@ def address(text: str) -> tuple[str, int]:
     return host.strip("[]"), number
 
 
+def tenant_name(text: str) -> str:
+    """1 to 64 bytes of UTF-8. An empty one is no default: an unset variable would speak for another tenant than was meant."""
+    if not tenant_id_is_valid(text):
+        raise argparse.ArgumentTypeError(
+            f"a tenant has 1 to {TENANT_ID_BYTES_MAX} bytes of UTF-8, not {text!r}"
+        )
+    return text
+
+
+def device_name(text: str) -> str:
+    """1 to 64 bytes of UTF-8; an empty one is no default either."""
+    if not text or not is_utf8(text) or len(text.encode()) > DEVICE_ID_BYTES_MAX:
+        raise argparse.ArgumentTypeError(
+            f"a device has 1 to {DEVICE_ID_BYTES_MAX} bytes of UTF-8, not {text!r}"
+        )
+    return text
+
+
+def access_token(text: str) -> str:
+    """ASCII, as tokens are. The value is never told: it may be one with a letter too much."""
+    if not text or not text.isascii():
+        raise argparse.ArgumentTypeError("an access token is not empty, and is ASCII")
+    return text
+
+
+def utf8(text: str) -> str:
+    """What can be sent: bytes of the command line that are no UTF-8 stand for no text."""
+    if not is_utf8(text):
+        raise argparse.ArgumentTypeError(f"expected UTF-8, got {text!r}")
+    return text
+
+
+def is_utf8(text: str) -> bool:
+    """No byte stands in it that the shell gave and UTF-8 doesn't know."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def tenant_days(text: str) -> tuple[str, int]:
     """TENANT=DAYS, 1..3650 days."""
-    tenant, equals, days = text.rpartition("=")
+    name, equals, days = text.rpartition("=")
     number = int(days) if days.isascii() and days.isdigit() else 0
-    if not equals or not tenant or not 1 <= number <= RETENTION_DAYS_MAX:
+    if not equals or not tenant_id_is_valid(name) or not 1 <= number <= RETENTION_DAYS_MAX:
         wanted = f"TENANT=DAYS with 1 to {RETENTION_DAYS_MAX} days"
         raise argparse.ArgumentTypeError(f"expected {wanted}, got {text!r}")
-    return tenant, number
+    return name, number
 
 
 def server(text: str) -> str:

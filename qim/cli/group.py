@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Awaitable, Callable
 
-from qim.cli.arguments import UsageError, id16, user_ids
+from qim.cli.arguments import UsageError, id16, user_ids, utf8
 from qim.cli.command import Subparsers, add_command, asynchronous
 from qim.cli.exit_codes import Exit
 from qim.cli.output import group_as_json, members_as_json, print_json
@@ -37,7 +37,7 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
     create = _action(actions, "create", _create, "a new group of you and these users")
-    create.add_argument("--name", default="", help="what it is called")
+    create.add_argument("--name", type=utf8, default="", help="what it is called")
     _add_members(create, required=False)
     for name, change, summary in (
         ("add", _add, "add users"),

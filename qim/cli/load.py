@@ -10,7 +10,7 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from qim.cli.arguments import UsageError, count, default_data, rate, seconds, server
+from qim.cli.arguments import UsageError, count, default_data, rate, seconds, server, tenant_name
 from qim.cli.command import Subparsers, add_command, asynchronous
 from qim.cli.data_files import running_server, secret_of
 from qim.cli.exit_codes import Exit
@@ -54,7 +54,9 @@ def add_parser(subparsers: Subparsers) -> None:
     where.add_argument(
         "--server", type=server, action="append", metavar="HOST:PORT", help="a gateway; repeatable"
     )
-    where.add_argument("--tenant", default="default", help="of all users (default)")
+    where.add_argument(
+        "--tenant", type=tenant_name, default="default", help="of all users (default)"
+    )
     what = parser.add_argument_group("what")
     what.add_argument("--rate", type=rate, default=100.0, help="messages a second (100)")
     what.add_argument("--seconds", type=seconds, default=30.0, help="measured (30)")

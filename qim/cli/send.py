@@ -4,7 +4,7 @@ import argparse
 import os
 import sys
 
-from qim.cli.arguments import UsageError, id16, user_id
+from qim.cli.arguments import UsageError, id16, user_id, utf8
 from qim.cli.command import Subparsers, add_command, asynchronous, refusal
 from qim.cli.exit_codes import Exit
 from qim.cli.output import print_json, say, sent_as_json
@@ -50,7 +50,9 @@ def add_parser(subparsers: Subparsers) -> None:
         metavar="HEX",
         help="the key under which it commits once; given again it repeats the ack (default: a random one)",
     )
-    parser.add_argument("--custom-type", default="", metavar="TYPE", help="a type of your own")
+    parser.add_argument(
+        "--custom-type", type=utf8, default="", metavar="TYPE", help="a type of your own"
+    )
     parser.add_argument("--ephemeral", action="store_true", help="keep it a day only")
     add_client_arguments(parser)
 

@@ -19,15 +19,17 @@ from qim.cli.arguments import (
     SECRET_VARIABLE,
     TOKEN_VARIABLE,
     UsageError,
+    access_token,
     default_data,
+    device_name,
     seconds,
     server,
+    tenant_name,
     user_id,
 )
 from qim.cli.data_files import running_server, secret_of
 from qim.cli.output import say
 from qim.client import Client, ClientTls, LocalStoreBusy, client_tls_from_environment
-from qim.core.contract.frame_fields import DEVICE_ID_BYTES_MAX
 from qim.core.contract.ids import DEFAULT_TENANT_ID, tenant_id_is_valid
 from qim.core.contract.params import DAY_MS
 from qim.core.contract.tokens import AccessToken, sign_token
@@ -68,11 +70,12 @@ def add_server_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--server", type=server, metavar="HOST:PORT", help="where to connect")
     group.add_argument(
         "--token",
+        type=access_token,
         metavar="TOKEN",
         help=f"access token (default: ${TOKEN_VARIABLE}, which other users can't see in a process list; "
         f"else one signed with a cluster's ${SECRET_VARIABLE})",
     )
-    group.add_argument("--tenant", default=None, help=f"tenant (default: {DEFAULT_TENANT_ID})")
+    group.add_argument("--tenant", type=tenant_name, help=f"tenant (default: {DEFAULT_TENANT_ID})")
     group.add_argument(
         "--timeout",
         type=seconds,
@@ -87,6 +90,7 @@ def add_client_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--user", type=user_id, metavar="ID", help="who you are")
     parser.add_argument(
         "--device",
+        type=device_name,
         metavar="NAME",
         help=f"which of the user's devices this is; each has a local store of its own (default: {DEFAULT_DEVICE})",
     )
@@ -103,19 +107,17 @@ def target_of(args: argparse.Namespace) -> Target:
     user = args.user or (claims.user_id if claims else None)
     if user is None:
         raise UsageError("--user ID is needed: who sends, pulls, asks")
-    device = (args.device or "").encode() or (claims.device_id if claims else None)
-    device = device or DEFAULT_DEVICE.encode()
-    if len(device) > DEVICE_ID_BYTES_MAX:
-        raise UsageError(f"--device has at most {DEVICE_ID_BYTES_MAX} bytes")
-    tenant = tenant_of(args, claims)
+    device_id = args.device.encode() if args.device else claims.device_id if claims else None
+    device_id = device_id or DEFAULT_DEVICE.encode()
+    tenant_id = tenant_of(args, claims)
     address = args.server or running_server(_needed(data)).tcp
     return Target(
         address=address,
-        token=token or own_token(secret or secret_of(_needed(data)), tenant, user, device),
+        token=token or own_token(secret or secret_of(_needed(data)), tenant_id, user, device_id),
         user_id=user,
-        device_id=device,
-        tenant_id=tenant,
-        store=store_path(data, address, tenant, user, device),
+        device_id=device_id,
+        tenant_id=tenant_id,
+        store=store_path(data, address, tenant_id, user, device_id),
         timeout=args.timeout,
         tls=tls_of(args),
     )
@@ -150,10 +152,12 @@ def data_and_token(args: argparse.Namespace) -> tuple[Path | None, str | None]:
 
 def tenant_of(args: argparse.Namespace, claims: AccessToken | None) -> str:
     """--tenant, the token's, or the default one. Raises UsageError."""
-    tenant: str = args.tenant or (claims.tenant_id if claims else DEFAULT_TENANT_ID)
-    if not tenant_id_is_valid(tenant):
-        raise UsageError("--tenant has 1 to 64 bytes")
-    return tenant
+    if args.tenant is not None:
+        return str(args.tenant)
+    found = claims.tenant_id if claims else DEFAULT_TENANT_ID
+    if not tenant_id_is_valid(found):
+        raise UsageError(f"the token is of tenant {found!r}, which none can be")
+    return found
 
 
 def own_token(secret: bytes, tenant: str, user: int, device: bytes | None) -> str:

@@ -5,7 +5,7 @@ import os
 import time
 from pathlib import Path
 
-from qim.cli.arguments import UsageError, default_data, seconds, user_id
+from qim.cli.arguments import UsageError, default_data, device_name, seconds, tenant_name, user_id
 from qim.cli.command import Subparsers, add_command
 from qim.cli.data_files import secret_of
 from qim.cli.exit_codes import Exit
@@ -46,9 +46,17 @@ def add_parser(subparsers: Subparsers) -> None:
         "--user", type=user_id, required=True, metavar="ID", help="whom it speaks for"
     )
     parser.add_argument(
-        "--device", metavar="NAME", help="good for this device alone (default: every device)"
+        "--device",
+        type=device_name,
+        metavar="NAME",
+        help="good for this device alone (default: every device)",
     )
-    parser.add_argument("--tenant", default=DEFAULT_TENANT_ID, help=f"default: {DEFAULT_TENANT_ID}")
+    parser.add_argument(
+        "--tenant",
+        type=tenant_name,
+        default=DEFAULT_TENANT_ID,
+        help=f"default: {DEFAULT_TENANT_ID}",
+    )
     parser.add_argument(
         "--ttl-hours",
         type=seconds,
