@@ -5,7 +5,7 @@ from typing import Any
 
 from qim.core.ports.completion import Failed, Unknown
 from qim.core.ports.log import Append, Appended, LogRecord, StoredRecord, Topic
-from tests.adapters.log.kafka_asked import KafkaAsked
+from tests.adapters.log.kafka_asked import PATIENCE_SECONDS, KafkaAsked
 
 
 class Load:
@@ -43,7 +43,7 @@ class Load:
 
     async def until(self, acked: int) -> None:
         """So many are acked."""
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while len(self.acked) < acked:
                 self._moved.clear()
                 await self._moved.wait()
@@ -51,7 +51,7 @@ class Load:
     async def stop(self) -> None:
         """The one in flight is answered."""
         self.stopping = True
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while self.number != -1:
                 self._moved.clear()
                 await self._moved.wait()

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import os
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from typing import Any, Final
 
 from aiokafka.protocol.admin import (
@@ -11,19 +11,36 @@ from aiokafka.protocol.admin import (
     CreateTopicsRequest,
     DeleteRecordsRequest,
     DeleteTopicsRequest,
+    DescribeConfigsRequest,
 )
 from msgspec import structs
 
-from qim.adapters.kafka.cluster import Cluster, Lane
+from qim.adapters.kafka.checks import TOPIC_RESOURCE
+from qim.adapters.kafka.cluster import BrokerGone, Cluster, Lane
 from qim.adapters.kafka.log import KafkaLog
 from qim.adapters.kafka.settings import KafkaSettings
 from qim.adapters.kafka.topics import create_missing
+from qim.adapters.kafka.wire import AskMetadata
+from qim.adapters.start_refused import StartRefused
 from qim.core.ports.log import LogRequest, Topic
 from tests.adapters.log.logs import PARTITIONS, Replies
 
 HOUR_MS: Final = 3_600_000
 ADMIN_MS: Final = 15_000
-TOPIC_RESOURCE: Final = 2
+PATIENCE_SECONDS: Final = 120.0
+"""A test that waits longer has failed."""
+PATIENT: Final = {
+    "start_ms": 60_000,
+    "connect_ms": 15_000,
+    "ask_ms": 15_000,
+    "acks_ms": 15_000,
+    "delivery_ms": 90_000,
+    "fetch_patience_ms": 90_000,
+    "close_ms": 60_000,
+}
+"""A busy machine is no failure of the log: only who waits for an end makes these short."""
+RETRIABLE: Final = (3, 5, 6, 7)
+"""UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, NOT_LEADER, REQUEST_TIMED_OUT."""
 _numbers = itertools.count()
 
 
@@ -62,8 +79,8 @@ class Admin:
         await self.settled()
 
     async def settled(self) -> None:
-        """Until every partition has a leader."""
-        async with asyncio.timeout(60):
+        """Until every partition has a leader, and each broker that answers has heard of it."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not all(
                 self.cluster.leader(self.settings.name_of(topic), number)
                 for topic in Topic
@@ -71,6 +88,21 @@ class Admin:
             ):
                 await self.cluster.refresh()
                 await asyncio.sleep(0.05)
+            for node in self.cluster.broker_ids():
+                while not await self._all_led(node):
+                    pass
+
+    async def _all_led(self, node: int) -> bool:
+        """As this broker has it; one that is down has heard of nothing, and needn't."""
+        names = [self.settings.name_of(topic) for topic in Topic]
+        try:
+            answer = await self.cluster.ask(node, Lane.ASK, AskMetadata(names))
+        except BrokerGone:
+            return True
+        return all(
+            error == 0 and parts and all(part[2] >= 0 for part in parts)
+            for error, _, _, _, parts, *_ in answer.topics
+        )
 
     async def create_as(
         self, topic: Topic, *, partitions: int | None = None, copies: int = 1, **config: str
@@ -91,13 +123,26 @@ class Admin:
         resource = (TOPIC_RESOURCE, self.settings.name_of(topic), pairs)
         answer = await self.cluster.ask_any(AlterConfigsRequest([resource]))
         assert answer.resources[0][0] == 0, answer
+        await self.told(topic, dict(pairs))
+
+    async def told(self, topic: Topic, config: Mapping[str, str]) -> None:
+        """Until each broker tells of these: the controller answers before they have heard of it."""
+        name = self.settings.name_of(topic)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            for node in self.cluster.broker_ids():
+                found: dict[str, str | None] = {}
+                while not config.items() <= found.items():
+                    request = DescribeConfigsRequest([(TOPIC_RESOURCE, name, None)], False)
+                    answer = await self.cluster.ask(node, Lane.ASK, request)
+                    ((_, _, _, _, entries),) = answer.resources
+                    found = {entry[0]: entry[1] for entry in entries}
 
     async def delete(self, topic: Topic) -> None:
         """Until the brokers know it no longer."""
         name = self.settings.name_of(topic)
         answer = await self.cluster.ask_any(DeleteTopicsRequest([name], ADMIN_MS))
         assert answer.topic_error_codes[0][1] == 0, answer
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while self.cluster.leader(name, 0) is not None:
                 await self.cluster.refresh()
                 await asyncio.sleep(0.05)
@@ -105,11 +150,30 @@ class Admin:
     async def delete_records(self, topic: Topic, partition: int, before: int) -> None:
         """Retention, now."""
         name = self.settings.name_of(topic)
-        await self.cluster.refresh()
-        leader = self.cluster.leader(name, partition)
-        assert leader is not None
         request = DeleteRecordsRequest([(name, [(partition, before)])], ADMIN_MS)
-        await self.cluster.ask(leader.node, Lane.ASK, request)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            error = RETRIABLE[0]
+            while error in RETRIABLE:
+                await self.cluster.refresh()
+                leader = self.cluster.leader(name, partition)
+                if leader is not None:
+                    answer = await self.cluster.ask(leader.node, Lane.ASK, request)
+                    ((_, ((_, _, error, *_),), *_),) = answer.topics
+        assert error == 0, error
+
+
+async def started(settings: KafkaSettings, loop: asyncio.AbstractEventLoop) -> KafkaLog:
+    """Started again while the brokers are too slow for it, as a supervisor does. Raises StartRefused for any other reason."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while True:
+            log = KafkaLog(settings, loop)
+            try:
+                await log.start()
+            except StartRefused as refused:
+                if refused.code != "kafka_unreachable":
+                    raise
+            else:
+                return log
 
 
 class KafkaAsked:
@@ -119,7 +183,7 @@ class KafkaAsked:
 
     def __init__(self, brokers: str, **more: Any) -> None:
         self.loop = asyncio.new_event_loop()
-        self.settings = settings_for(brokers, **more)
+        self.settings = settings_for(brokers, **PATIENT | more)
         self.admin = Admin(self.settings, self.loop)
         self._replies = Replies()
         self._arrived: asyncio.Event = asyncio.Event()
@@ -131,8 +195,7 @@ class KafkaAsked:
         return self.loop.run_until_complete(work)
 
     def _open(self) -> None:
-        self.log = KafkaLog(self.settings, self.loop)
-        self.run(self.log.start())
+        self.log = self.run(started(self.settings, self.loop))
 
     def _take(self, reply: Any) -> None:
         self._replies.take(reply)
@@ -143,7 +206,7 @@ class KafkaAsked:
 
     def answers(self, *ops: int) -> list[Any]:
         async def wait() -> None:
-            async with asyncio.timeout(120):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 while any(op not in self._replies.by_op for op in ops):
                     self._arrived.clear()
                     await self._arrived.wait()

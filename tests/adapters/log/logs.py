@@ -2,11 +2,24 @@
 
 import asyncio
 import sqlite3
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from qim.adapters.embedded.sqlite_log import SqliteLog
-from qim.core.ports.log import Append, EndsRead, Fetch, LogRecord, LogRequest, ReadEnds, Topic
+from qim.core.ports.completion import Failed, Unknown
+from qim.core.ports.log import (
+    Append,
+    EndsRead,
+    Fetch,
+    Fetched,
+    LogRecord,
+    LogRequest,
+    ReadEnds,
+    StoredRecord,
+    Topic,
+)
 from qim.sim.clock import Curve, Piece
 from qim.sim.log import Log
 from qim.sim.network import Cuts
@@ -16,6 +29,7 @@ from qim.sim.world import World
 PARTITIONS: Final = {Topic.OUTBOX: 2, Topic.DISPATCH: 3, Topic.USER_STATE: 2}
 WALL_MS: Final = 1_700_000_000_000
 FAR_MS: Final = 1 << 52
+AGAIN_SECONDS: Final = 120.0
 PATIENCE_MS: Final = 60_000
 """Simulated time after which an answer is taken to never come."""
 
@@ -284,10 +298,31 @@ class Asker:
         """Its answer."""
         return self.log.answers(self.start_fetch(offset, **more))[0]
 
-    def ends(self, topic: Topic = Topic.OUTBOX, partition: int = 0) -> EndsRead:
-        """Topic id, start and end."""
+    def until(self, kind: type, ask: Callable[..., Any], *words: Any, **more: Any) -> Any:
+        """Asked again until it is answered so, as whoever reads or writes a log does where it failed or isn't known."""
+        deadline = time.monotonic() + AGAIN_SECONDS
+        while not isinstance(reply := ask(*words, **more), kind):
+            assert isinstance(reply, Failed | Unknown), reply
+            assert time.monotonic() < deadline, reply
+        return reply
+
+    def read_ends(self, topic: Topic = Topic.OUTBOX, partition: int = 0) -> Any:
+        """The answer, whatever it is."""
         op = self._next()
         self.log.submit(ReadEnds(op=op, topic=topic, partition=partition))
-        reply = self.log.answers(op)[0]
+        return self.log.answers(op)[0]
+
+    def ends(self, topic: Topic = Topic.OUTBOX, partition: int = 0) -> EndsRead:
+        """Topic id, start and end."""
+        reply = self.read_ends(topic, partition)
         assert isinstance(reply, EndsRead), reply
         return reply
+
+    def whole(self, topic: Topic = Topic.OUTBOX) -> list[StoredRecord]:
+        """Every record of partition 0."""
+        found: list[StoredRecord] = []
+        position = self.until(EndsRead, self.read_ends, topic).start
+        while records := self.until(Fetched, self.fetch, position, topic=topic).records:
+            found += records
+            position = records[-1].offset + 1
+        return found

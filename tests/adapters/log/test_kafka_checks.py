@@ -18,7 +18,7 @@ from qim.adapters.kafka.wire import NO_TOPIC_ID
 from qim.adapters.start_refused import StartRefused
 from qim.cli.main import main
 from qim.core.ports.log import Topic
-from tests.adapters.log.kafka_asked import HOUR_MS, Admin, settings_for
+from tests.adapters.log.kafka_asked import HOUR_MS, PATIENT, Admin, settings_for
 from tests.integration.testbed.kafka import KafkaBroker
 from tests.integration.testbed.maven_jars import jars_of
 from tests.integration.testbed.server_process import free_port
@@ -39,7 +39,7 @@ class Operator:
 
     def __init__(self, brokers: str) -> None:
         self.loop = asyncio.new_event_loop()
-        self.settings = settings_for(brokers)
+        self.settings = settings_for(brokers, **PATIENT)
         self.admin = Admin(self.settings, self.loop)
 
     def run(self, work: Any) -> Any:
@@ -191,13 +191,13 @@ def test_the_command_of_each_refusal_puts_it_right(served: Operator) -> None:
     for _ in range(len(WRONG) + 2):
         refused = served.refusal()
         told.append((refused.what, refused.code))
-        carried_out(refused.command)
+        served.run(served.admin.told(*carried_out(refused.command, served.settings)))
     assert len(set(told)) == len(WRONG) + 2, told
     served.started()
 
 
-def carried_out(command: str) -> None:
-    """kafka-configs.sh starts this class with its words; the jars of the test bed are without scripts."""
+def carried_out(command: str, settings: KafkaSettings) -> tuple[Topic, dict[str, str]]:
+    """What it has set, of which topic. kafka-configs.sh starts this class with its words; the jars of the test bed are without scripts."""
     script, *words = shlex.split(command)
     assert script == "kafka-configs.sh", command
     java = ["java", "-cp", f"{jars_of('kafka')}/*", "kafka.admin.ConfigCommand", *words]
@@ -205,6 +205,10 @@ def carried_out(command: str) -> None:
         java, capture_output=True, text=True, timeout=COMMAND_SECONDS_MAX, check=False
     )
     assert ended.returncode == 0, (command, ended.stdout, ended.stderr)
+    name, pair = (words[words.index(word) + 1] for word in ("--entity-name", "--add-config"))
+    key, _, value = pair.partition("=")
+    (topic,) = [topic for topic in Topic if settings.name_of(topic) == name]
+    return topic, {key: value}
 
 
 def test_our_own_limit_counts_too(served: Operator) -> None:

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from qim.adapters.kafka.log import KafkaLog
 from qim.core.ports.log import Append, Appended, Fetched, LogRecord, OutOfRange, Topic
 from qim.core.position import record_digest
-from tests.adapters.log.kafka_asked import KafkaAsked
+from tests.adapters.log.kafka_asked import KafkaAsked, started
 from tests.adapters.log.logs import Asker
 from tests.integration.testbed.kafka import KafkaBroker
 
@@ -42,10 +41,9 @@ def grown_again(kafka: KafkaAsked, broker: KafkaBroker, tmp_path: Path, *values:
     broker.kill()
     path = segment(tmp_path, kafka)
     os.truncate(path, path.stat().st_size // 2)
-    other = KafkaLog(kafka.settings, kafka.loop)
     answers: list[Any] = []
     broker.start()
-    kafka.run(other.start())
+    other = kafka.run(started(kafka.settings, kafka.loop))
     for value in values:
         record = LogRecord(key=b"k" * 16, value=value)
         one = kafka.loop.create_future()
@@ -61,7 +59,7 @@ def read_four(asker: Asker) -> list[bytes]:
     """Digests of what was appended and read."""
     for n in range(4):
         assert asker.append(b"r%d" % n).offsets == (n,)
-    fetched = asker.fetch(0, wait_ms=5_000)
+    fetched = asker.fetch(0, wait_ms=60_000)
     assert [one.offset for one in fetched.records] == [0, 1, 2, 3]
     return [record_digest(one) for one in fetched.records]
 

@@ -5,6 +5,7 @@ from io import BytesIO
 from typing import Any
 
 import pytest
+from aiokafka.protocol.produce import ProduceRequest_v7, ProduceRequest_v8
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from qim.adapters.kafka.fetch_session import FetchSession
 from qim.adapters.kafka.fetch_wire import AskFetch, FetchPart, _Fetch11, _Fetch13
 from qim.adapters.kafka.record_batches import BatchesBroken, BatchPacked, decode, within
 from qim.adapters.kafka.settings import BATCH_OVERHEAD_BYTES
+from qim.adapters.kafka.wire import AskAppend, ProduceRequest13
 from qim.core.contract.logvalue import Undecodable, read_outbox
 from qim.core.ports.log import LogRecord, StoredRecord
 from tests.adapters.log.batches import batch, marked, sealed
@@ -30,6 +32,16 @@ def part(number: int, offset: int = 0, topic: str = "a", topic_id: bytes = ID) -
 
 def asked(parts: list[FetchPart], **more: Any) -> AskFetch:
     return AskFetch(parts, wait_ms=250, bytes_max=1 << 20, **more)
+
+
+# ------------------------------------------------------------ produce
+
+
+@pytest.mark.parametrize("version", [ProduceRequest_v7, ProduceRequest_v8, ProduceRequest13])
+def test_every_append_asks_for_the_word_of_all_that_are_in_sync(version: Any) -> None:
+    """Whatever the broker speaks: with fewer a leader that dies takes what it has confirmed along."""
+    built = AskAppend({"a": [(0, b"x")]}, {"a": ID}, acks_ms=9).build(version)
+    assert built.required_acks == -1
 
 
 # ------------------------------------------------------------ fetch

@@ -13,12 +13,17 @@ from pathlib import Path
 from typing import Final
 
 from tests.integration.testbed.maven_jars import jars_of
-from tests.integration.testbed.server_process import ServerFailed, ServerProcess, free_port
+from tests.integration.testbed.server_process import (
+    ServerFailed,
+    ServerProcess,
+    free_port,
+)
 
 HEAP: Final = "256m"
 START_SECONDS_MAX: Final = 180.0
 """A cold JVM on a busy machine of two cores."""
 FORMAT_SECONDS_MAX: Final = 120
+LOOK_SECONDS_MAX: Final = 5.0
 CLUSTER_ID: Final = "cWltLXRlc3RiZWQtMDAwMQ"
 JAVA: Final = (
     f"-Xmx{HEAP}",
@@ -101,6 +106,8 @@ class KafkaBroker:
     ) -> None:
         self._scram = tuple(scram)
         self.number = number
+        self.awaited = {number}
+        """Whom it must have heard of at its next start; afterwards it may come back alone."""
         self.port = port or free_port()
         self.address = f"127.0.0.1:{self.port}"
         ports = list(controllers) or [free_port()]
@@ -131,9 +138,15 @@ class KafkaBroker:
             f"kafka-{number}",
             self._java("kafka.Kafka", str(directory / "server.properties")),
             directory,
-            ready=lambda: speaks_kafka(self.port),
+            ready=self._serves,
             seconds_max=START_SECONDS_MAX,
         )
+
+    def _serves(self) -> bool:
+        if not self.awaited <= serving(self.port):
+            return False
+        self.awaited = {self.number}
+        return True
 
     def _java(self, main: str, *arguments: str) -> list[str]:
         logging = f"-Dlog4j2.configurationFile={self._directory}/log4j2.properties"
@@ -190,6 +203,9 @@ class KafkaCluster:
             )
             for number in range(1, count + 1)
         ]
+        for broker in self.brokers:
+            # A topic gets no more copies than its maker knows brokers.
+            broker.awaited = {one.number for one in self.brokers}
         self.addresses = ",".join(broker.address for broker in self.brokers)
 
     def broker(self, number: int) -> KafkaBroker:
@@ -203,6 +219,12 @@ class KafkaCluster:
         for broker in self.brokers:
             broker.process.launch()
         for broker in self.brokers:
+            broker.process.wait_ready()
+
+    def until_whole(self) -> None:
+        """Until each has heard that all serve (again). Raises ServerFailed."""
+        for broker in self.brokers:
+            broker.awaited = {one.number for one in self.brokers}
             broker.process.wait_ready()
 
     def kill(self) -> None:
@@ -226,12 +248,34 @@ def brokers(directory: Path) -> Iterator[str]:
         broker.kill()
 
 
-def speaks_kafka(port: int) -> bool:
-    """It answers an ApiVersions request: registered, caught up and unfenced come a moment later (clients ask again)."""
+def serving(port: int) -> set[int]:
+    """Which brokers are registered, caught up and unfenced, as this one knows; none where it doesn't answer.
+
+    One that answers and isn't among them itself makes no topics yet, and leads nothing.
+    """
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=1.0) as probe:
-            # length, api key 18, version 0, correlation id, client id of length 0
-            probe.sendall(struct.pack(">ihhih", 10, 18, 0, 1, 0))
-            return len(probe.recv(8)) == 8
-    except OSError:
-        return False
+        with socket.create_connection(("127.0.0.1", port), timeout=LOOK_SECONDS_MAX) as probe:
+            # length, api key 3, version 1, correlation id, client id of length 0, no topics
+            probe.sendall(struct.pack(">ihhihi", 14, 3, 1, 1, 0, 0))
+            (size,) = struct.unpack(">i", _read(probe, 4))
+            answer = _read(probe, size)
+    except (OSError, EOFError):
+        return set()
+    found, place = set(), 8
+    for _ in range(struct.unpack_from(">i", answer, 4)[0]):
+        number, host = struct.unpack_from(">ih", answer, place)
+        place += 6 + host + 4
+        (rack,) = struct.unpack_from(">h", answer, place)
+        place += 2 + max(0, rack)
+        found.add(number)
+    return found
+
+
+def _read(probe: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        more = probe.recv(size - len(data))
+        if not more:
+            raise EOFError
+        data += more
+    return data
