@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from qim.adapters.http import operator_endpoint
 from qim.adapters.http.operator_endpoint import OperatorEndpoint, comes_from_here
 from qim.core.contract.invariants import Invariant
+from qim.services.health import Health
 from qim.services.observation import LogSink, ProcessObserver
 from tests.services.hand_loop import HandLoop
 
@@ -30,17 +31,17 @@ class Operated:
         loop: Any = HandLoop()
         sink = LogSink(loop, self.descriptor, as_json=True)
         self.observer = ProcessObserver(sink, lambda *_: None, stages=True)
-        self.serving = True
-        self.alive = True
+        self.health = Health(self.observer)
+        self.health.ready = True
         self.refused: list[dict[str, object]] = []
         self.blocked, self.release = threading.Event(), threading.Event()
         self.endpoint = OperatorEndpoint(
             host,
             0,
             self.observer,
-            health=lambda: (self.observer.healthy, {"violations": self.observer.violations}),
-            ready=lambda: (self.serving and self.observer.healthy, {"serving": self.serving}),
-            live=lambda: (self.alive, {}),
+            health=self.health.healthz,
+            ready=self.health.readyz,
+            live=self.health.livez,
             orders={
                 "/audit": lambda _: {"verdict": "CLEAN"},
                 "/slow": self._slow,
@@ -113,14 +114,24 @@ def test_an_invariant_turns_health_and_readiness_red_and_life_stays_green(
         assert operated.ask("/readyz")[0] == 503
         assert operated.ask("/livez")[0] == 200
     assert "shard 3" in operated.ask("/healthz")[2]
+    counted = [line for line in operated.ask("/metrics")[2].splitlines() if line.endswith(" 1.0")]
+    short = check.removesuffix("_total").removesuffix("_count")
+    named = (
+        f"qim_{short}_total" if check in [*Invariant] else f'qim_violation_total{{check="{check}"}}'
+    )
+    assert counted == [f"{named} 1.0"]
 
 
-def test_what_does_not_serve_yet_is_healthy_and_not_ready(operated: Operated) -> None:
-    operated.serving = False
-    assert operated.ask("/readyz")[0] == 503
-    assert json.loads(operated.ask("/readyz")[2]) == {"ok": False, "serving": False}
+@pytest.mark.parametrize("missing", ["", "writer shards 2-3"])
+def test_what_does_not_serve_is_healthy_and_not_ready(operated: Operated, missing: str) -> None:
+    """Not yet, or not all of it any more."""
+    operated.health.ready, operated.health.missing = bool(missing), missing
+    status, _, body = operated.ask("/readyz")
+    told = json.loads(body)
+    assert (status, told["ok"], told["serving"], told["missing"]) == (503, False, False, missing)
     assert operated.ask("/healthz")[0] == 200
-    operated.alive = False
+    assert operated.ask("/livez")[0] == 200
+    operated.health.died = RuntimeError("a machine of ours")
     assert operated.ask("/livez")[0] == 503
 
 

@@ -1,5 +1,6 @@
 """The runtime's duties to a machine (architecture.md, "What a driver owes a machine")."""
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -321,6 +322,23 @@ def test_machines_of_a_process_do_not_wait_for_each_other(bench: Bench) -> None:
     hosted.post("go")
     bench.loop.rest()
     assert len(other.steps) == 1
+
+
+def test_leases_are_judged_by_a_clock_that_runs_while_the_machine_sleeps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On any other an owner that slept would wake with its lease as it was, and others hold it."""
+    read: list[int] = []
+
+    def clock(which: int) -> float:
+        read.append(which)
+        return 1.5
+
+    monkeypatch.setattr(time, "clock_gettime", clock)
+    assert monotonic_ms() == 1_500
+    assert read == [getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)], (
+        "all that some systems have"
+    )
 
 
 def test_clocks() -> None:
