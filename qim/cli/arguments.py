@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from qim.core.contract.frame_fields import DEVICE_ID_BYTES_MAX
+from qim.core.contract.frame_fields import ACCESS_TOKEN_CHARS_MAX, DEVICE_ID_BYTES_MAX
 from qim.core.contract.ids import ID_BYTES, NIL_ID, TENANT_ID_BYTES_MAX, tenant_id_is_valid
 from qim.core.contract.sequences import U64_MAX
 
@@ -78,8 +78,10 @@ def device_name(text: str) -> str:
 
 def access_token(text: str) -> str:
     """ASCII, as tokens are. The value is never told: it may be one with a letter too much."""
-    if not text or not text.isascii():
-        raise argparse.ArgumentTypeError("an access token is not empty, and is ASCII")
+    if not text or not text.isascii() or len(text) > ACCESS_TOKEN_CHARS_MAX:
+        raise argparse.ArgumentTypeError(
+            f"an access token has 1 to {ACCESS_TOKEN_CHARS_MAX} characters of ASCII"
+        )
     return text
 
 

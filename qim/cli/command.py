@@ -2,10 +2,11 @@
 
 import argparse
 import asyncio
+import errno
 import os
 import sys
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Final
 
 from qim.cli.arguments import UsageError
 from qim.cli.data_files import NotRunning
@@ -22,6 +23,17 @@ from qim.core.contract.errors import ERROR_MEANINGS, ErrorCode
 
 CLUSTER_LIBRARIES = ("aetcd", "aiohttp", "aiokafka", "cassandra", "cryptography", "grpc", "hdrh")
 """What the extra `cluster` brings."""
+_PATH_ERRORS: Final = frozenset(
+    (
+        errno.EACCES,
+        errno.EPERM,
+        errno.EISDIR,
+        errno.ELOOP,
+        errno.ENAMETOOLONG,
+        errno.ENOTDIR,
+        errno.EROFS,
+    )
+)
 Run = Callable[[argparse.Namespace], int]
 Subparsers = Any
 """argparse's own type of it is private."""
@@ -81,6 +93,11 @@ def run_command(args: argparse.Namespace) -> int:
         # the reader has gone (`qim history | head`); nothing more can be said to it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return int(Exit.DONE)
+    except OSError as error:
+        # A path that was named and can't be one, or isn't ours to read: the operating system says it best.
+        if error.errno not in _PATH_ERRORS or error.filename is None:
+            raise
+        return _told(args, f"{error.filename}: {error.strerror}", Exit.USAGE)
 
 
 def refusal(code: int, words: str = "") -> str:

@@ -17,6 +17,7 @@ from qim.cli.command import Subparsers, add_command
 from qim.cli.exit_codes import Exit
 from qim.cli.output import print_json
 from qim.client import NotConnected
+from qim.core.contract.sequences import U64_MAX
 
 if TYPE_CHECKING:
     from qim.core.contract.rpc_admin import AdminOrder
@@ -125,8 +126,8 @@ def _command(
 
 
 def _number(text: str) -> int:
-    if not text.isascii() or not text.isdigit():
-        raise argparse.ArgumentTypeError(f"a number from 0 on, not {text!r}")
+    if not text.isascii() or not text.isdigit() or int(text) > U64_MAX:
+        raise argparse.ArgumentTypeError(f"a number from 0 to {U64_MAX}, not {text!r}")
     return int(text)
 
 

@@ -136,7 +136,7 @@ def cluster_secret(args: argparse.Namespace) -> bytes:
 
 def data_and_token(args: argparse.Namespace) -> tuple[Path | None, str | None]:
     """What names the server and what says who we are. Raises UsageError where a remote server has no token."""
-    token = args.token or (None if args.data else os.environ.get(TOKEN_VARIABLE)) or None
+    token = args.token or (None if args.data else token_of_environment())
     data = args.data
     if data is None and token is None and args.server is None:
         data = default_data()
@@ -148,6 +148,15 @@ def data_and_token(args: argparse.Namespace) -> tuple[Path | None, str | None]:
             "or --data DIR beside an embedded server"
         )
     return data, token
+
+
+def token_of_environment() -> str | None:
+    """$QIM_TOKEN; an empty one is none, as of every variable. Raises UsageError."""
+    told = os.environ.get(TOKEN_VARIABLE)
+    try:
+        return access_token(told) if told else None
+    except argparse.ArgumentTypeError as error:
+        raise UsageError(f"${TOKEN_VARIABLE}: {error}") from None
 
 
 def tenant_of(args: argparse.Namespace, claims: AccessToken | None) -> str:

@@ -1,5 +1,6 @@
 """Small words of the command line: who speaks, which version it is, and what didn't happen."""
 
+import errno
 import socket
 from pathlib import Path
 
@@ -67,3 +68,39 @@ def test_up_refuses_what_it_would_not_heed(
     assert f"{name} is set" in told
     assert "qim serve" in told
     assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    "words", [["token", "--user", "1"], ["audit"], ["shard", "bump"], ["doctor"]], ids=" ".join
+)
+def test_a_path_that_can_not_be_one_is_told_in_a_line(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = "/" + "d" * 300
+    assert main([*words, "--data", path]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert said.startswith(f"qim {' '.join(words[:1])}") and "File name too long" in said
+
+
+def test_a_path_of_somebody_else_is_told_in_a_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def closed(path: Path) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "exists", closed)
+    assert main(["shard", "bump", "--data", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"qim shard: {tmp_path}") and said.endswith(": Permission denied\n")
+
+
+@pytest.mark.parametrize("number", ["-1", "x", "", str(2**64), "9" * 5_000])
+def test_a_shard_no_number_can_be_is_told_before_anybody_is_asked(
+    number: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in (["shard", "bump", "--shard"], ["repair", "outbox", "--partition"]):
+        with pytest.raises(SystemExit) as ended:
+            main([*words, number])
+        assert ended.value.code == 2
+    assert "number" in capsys.readouterr().err.splitlines()[-1]

@@ -49,9 +49,18 @@ def test_an_empty_token_is_refused_and_nobody_else_s_is_taken(
     words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("QIM_TOKEN", "somebody.else.s")
-    for value in ("", "sécret"):
+    for value in ("", "s\u00e9cret", "x" * 2_049):
         said = told_wrong([*words, "--token", value], capsys)
-        assert said.endswith("argument --token: an access token is not empty, and is ASCII")
+        assert said.endswith("--token: an access token has 1 to 2048 characters of ASCII")
+
+
+def test_a_token_of_the_environment_that_is_none_is_named_and_not_shown(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QIM_TOKEN", "s\u00e9cret")
+    assert main(["pull", "--server", "127.0.0.1:1", "--user", "7"]) == exit_codes.Exit.USAGE
+    said = capsys.readouterr().err
+    assert said == "qim pull: $QIM_TOKEN: an access token has 1 to 2048 characters of ASCII\n"
 
 
 def test_what_is_no_utf_8_is_no_name(capsys: pytest.CaptureFixture[str]) -> None:
