@@ -362,6 +362,13 @@ def test_audit(change: Change, wanted: Status) -> None:
     assert judge_audit(changed(AUDIT, change), partitions=4, acked=1_900).status is wanted
 
 
+def test_an_audit_that_left_a_partition_out_is_incomplete_however_much_it_covered() -> None:
+    """Others may hold enough for all that was acked: what stood in this one was looked at by nobody."""
+    told = changed(AUDIT, lambda told: told["covered"].pop(1))
+    judged = judge_audit(told, partitions=4, acked=10)
+    assert judged.incomplete == ("outbox partitions [1] were not covered",)
+
+
 def test_no_audit_is_incomplete() -> None:
     assert judge_audit(None, partitions=4, acked=0).status is Status.INCOMPLETE
 

@@ -225,6 +225,30 @@ def test_a_call_for_another_run_is_not_sent(store: PrivateValkey) -> None:
     asyncio.run(run())
 
 
+def test_a_script_that_was_forgotten_is_not_sent_again_where_its_connection_is_gone(
+    store: PrivateValkey,
+) -> None:
+    """Behind another one there may be another run, which the call was not meant for."""
+
+    async def run() -> None:
+        async with opened(store.socket_path) as connection:
+            ask(store, b"SCRIPT", b"FLUSH")
+            pipeline = connection._pipeline
+            assert pipeline is not None
+            received = pipeline.data_received
+
+            def last(data: bytes) -> None:
+                received(data)
+                pipeline.abort("gone with the answer")
+
+            pipeline.data_received = last  # type: ignore[method-assign]
+            (answer,) = await connection.call_scripts([Call("count", [b"h"], [b"f"])])
+            assert isinstance(answer, NotConnected)
+        assert ask(store, b"HLEN", b"h") == 0
+
+    asyncio.run(run())
+
+
 def test_forgotten_scripts_are_loaded_again_and_each_call_runs_once(store: PrivateValkey) -> None:
     async def run() -> None:
         async with opened(store.socket_path) as connection, opened(store.socket_path) as other:

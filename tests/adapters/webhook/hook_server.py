@@ -9,7 +9,7 @@ ANSWERS: Final[dict[str, bytes]] = {
     "/ok": b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
     "/299": b"HTTP/1.1 299 Fine\r\nContent-Length: 0\r\n\r\n",
     "/reject": b"HTTP/1.1 403 Forbidden\r\nContent-Length: 3\r\n\r\nbad",
-    "/redirect": b"HTTP/1.1 302 Found\r\nLocation: /allow\r\nContent-Length: 0\r\n\r\n",
+    "/redirect": b"HTTP/1.1 307 Temporary Redirect\r\nLocation: /ok\r\nContent-Length: 0\r\n\r\n",
     "/400": b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n",
     "/401": b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n",
     "/404": b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n",
