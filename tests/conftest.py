@@ -6,11 +6,14 @@ its start folder: `pytest`, `pytest tests` and `pytest tests/sim` must all know 
 
 import os
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
+
+from qim.adapters.start_refused import StartRefused
 
 # Read when gRPC is imported: its fork handlers break children between fork and exec, and the test bed starts many.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
@@ -40,6 +43,22 @@ settings.register_profile(
 settings.load_profile(os.environ.get("QIM_HYPOTHESIS", "default"))
 
 SEED_BASE = pytest.StashKey[int]()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def every_refusal_is_whole() -> Iterator[None]:
+    """Whatever a test makes a start refuse says what was found, what is needed and the command that mends it."""
+    made = StartRefused.__init__
+
+    def whole(self: StartRefused, code: str, what: str, **parts: str) -> None:
+        told = {"code": code, "what": what, **parts}
+        blank = sorted(name for name, text in told.items() if not text.strip())
+        assert not blank, f"a refusal without {blank}: {told}"
+        made(self, code, what, **parts)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StartRefused, "__init__", whole)
+        yield
 
 
 @pytest.hookimpl(trylast=True)
