@@ -13,7 +13,7 @@ import pytest
 
 from tests.integration.testbed.redis import RedisServer
 
-pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.xdist_group("cluster")]
+pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.xdist_group("deployment")]
 
 STEPS = ("bed", "start", "smoke", "invariants", "audit", "stop")
 SECONDS_MAX = 500.0

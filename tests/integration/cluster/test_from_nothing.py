@@ -19,7 +19,7 @@ from tests.integration.cluster.role_process import RoleProcess
 from tests.integration.served import eventually
 from tests.integration.testbed.server_process import free_port
 
-pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.xdist_group("cluster")]
+pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.xdist_group("deployment")]
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "deploy" / "qim.example.toml"
 ORDER = ("writer", "fanout", "mailbox", "session", "archiver", "auditor", "gateway")

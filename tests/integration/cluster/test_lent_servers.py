@@ -14,7 +14,7 @@ from tests.integration.testbed.kafka import KafkaBroker
 from tests.integration.testbed.lent import keys_under, keyspaces, topics_under
 from tests.integration.testbed.server_process import free_port
 
-pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.xdist_group("cluster")]
+pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.xdist_group("deployment")]
 
 
 class Somebody:
