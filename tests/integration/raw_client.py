@@ -47,6 +47,8 @@ CHUNK_BYTES = 256 * 1024
 NO_TIME = frozenset({ErrorCode.UNAVAILABLE, ErrorCode.TIMEOUT_UNKNOWN})
 """Some process was not in time (a gateway waits 5 s): the same frame again is the contract's own advice."""
 AGAIN_SECONDS = 0.05
+AUTHS_MAX = 3
+"""Of one connection, whoever is to blame: the server ends it then."""
 
 F = TypeVar("F", bound=WireFrame)
 T = TypeVar("T")
@@ -120,6 +122,10 @@ async def patient(what: Awaitable[T]) -> T:
     return await asyncio.wait_for(what, PATIENCE_SECONDS)
 
 
+class NoTime(Exception):
+    """The server had no time for this connection's AUTHs, and has ended it."""
+
+
 class RawClient:
     """One connection. ``heard`` keeps frames that came while another was awaited; ``reset``: the end was a RST."""
 
@@ -153,10 +159,16 @@ class RawClient:
         cls, target: Target, user: int, *, device: bytes = b"raw", cursor: bytes | None = None
     ) -> "RawClient":
         """Connect, AUTH, pull nothing, ONLINE_READY."""
-        client = await cls.connect(target.tcp)
-        await client.authenticate(target, user, device=device, cursor=cursor)
-        await client.go_online()
-        return client
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while True:
+                client = await cls.connect(target.tcp)
+                try:
+                    await client.authenticate(target, user, device=device, cursor=cursor)
+                    await client.go_online()
+                except NoTime:
+                    await client.cut()
+                    continue
+                return client
 
     async def authenticate(
         self,
@@ -236,10 +248,14 @@ class RawClient:
 
     async def answered(self, frame: WireFrame, request: int, kind: type[F], **header: Any) -> F:
         """The answer to ``frame``, which was said as ``request``; said again for as long as nobody has time for it."""
+        said = 1
         async with asyncio.timeout(PATIENCE_SECONDS):
             while isinstance(got := await self.answer(request), Error) and got.code in NO_TIME:
+                if isinstance(frame, Auth) and said == AUTHS_MAX:
+                    raise NoTime(got)
                 await asyncio.sleep(max(AGAIN_SECONDS, got.retry_after_ms / 1000))
                 request = self.say(frame, **header)
+                said += 1
         assert isinstance(got, kind), f"{frame!r} was answered by {got!r}"
         return got
 
