@@ -1,6 +1,7 @@
 """The archives the conformance suite runs on, behind one set of verbs: the simulator's, SQLite's, a real Cassandra's."""
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -20,12 +21,16 @@ from qim.core.ports.archive import (
     ReadArchivedConversations,
     WriteArchive,
 )
+from qim.core.ports.completion import Failed, Unknown
 from qim.sim.archive import Archive
 from qim.sim.clock import Curve, Piece
 from qim.sim.network import Cuts
 from qim.sim.node import Host, Node
 from qim.sim.world import World
 
+PATIENT: Final = {"request_timeout_ms": 60_000, "connect_timeout_ms": 60_000}
+"""A busy machine is no failure of a cluster: only who waits for an end makes these short."""
+AGAIN_SECONDS: Final = 240.0
 PATIENCE_MS: Final = 60_000
 """Simulated time after which an answer is taken to never come."""
 
@@ -169,7 +174,11 @@ class CassandraAsked(_OnLoop):
 
     def _start(self) -> None:
         self.archive = CassandraArchive(self.settings, self.loop)
-        self.loop.run_until_complete(self.archive.start())
+        try:
+            self.loop.run_until_complete(self.archive.start())
+        except BaseException:
+            self.close()
+            raise
 
     def reopen(self) -> None:
         self.loop.run_until_complete(self.archive.close())
@@ -260,3 +269,13 @@ class Asker:
         reply = self._ask(ExpireArchive, before_wall=before_wall, limit=limit)
         assert isinstance(reply, ArchiveExpired), reply
         return reply.removed, reply.more
+
+
+class PatientAsker(Asker):
+    """Asks again what failed or isn't known, as readers and the archiver do: of nodes that come and go nobody is told more."""
+
+    def _ask(self, kind: Any, **fields: Any) -> Any:
+        deadline = time.monotonic() + AGAIN_SECONDS
+        while isinstance(reply := super()._ask(kind, **fields), Failed | Unknown):
+            assert time.monotonic() < deadline, reply
+        return reply

@@ -11,6 +11,7 @@ from qim.adapters.cassandra.schema import create
 from qim.adapters.cassandra.session import open_session
 from qim.adapters.cassandra.settings import hosts_of
 from tests.adapters.archive.archives import (
+    PATIENT,
     AskedArchive,
     Asker,
     CassandraAsked,
@@ -39,6 +40,7 @@ def cassandra_settings(cassandra_address: str) -> Iterator[CassandraSettings]:
         data_centre=os.environ.get("QIM_TEST_CASSANDRA_DC", "datacenter1"),
         replication=1,
         unsafe_dev=True,
+        **PATIENT,
     )
     cluster, session = open_session(settings)
     try:

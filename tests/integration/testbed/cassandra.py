@@ -13,8 +13,10 @@ from pathlib import Path
 from textwrap import indent
 from typing import Any, Final
 
-from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
+from cassandra import ConsistencyLevel, DriverException
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable
 from cassandra.policies import WhiteListRoundRobinPolicy
+from cassandra.query import SimpleStatement
 
 from qim.adapters.cassandra.session import PROTOCOL_VERSION, connection_class
 from tests.integration.testbed.maven_jars import jars_of
@@ -101,7 +103,16 @@ counter_cache_size: 1MiB
 concurrent_reads: 8
 concurrent_writes: 8
 auto_bootstrap: false
+write_request_timeout: {patience}s
+read_request_timeout: {patience}s
+range_request_timeout: {patience}s
+cas_contention_timeout: {patience}s
+truncate_request_timeout: 120s
 """
+ALONE_SECONDS: Final = 60
+AMONG_SECONDS: Final = 10
+"""What a node waits for a disk or another node before it says that time is up: a busy machine is no failure of it. Among others
+no longer, for half of that is the first guess of when to ask another replica instead of one that is gone."""
 SYNCS: Final = {"batch": "batch", "periodic": "periodic\ncommitlog_sync_period: 10000ms"}
 """What a node does before it confirms: batch waits for its disk, periodic (Cassandra's default) for nothing."""
 SECURE: Final = """\
@@ -133,6 +144,12 @@ LOGGING: Final = """\
 
 
 KNOWN: Final = "SELECT native_address, native_port, schema_version FROM system.peers_v2"
+WHOLE: Final = (
+    "CREATE KEYSPACE whole WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': {count}}}",
+    "CREATE TABLE whole.ring (id int PRIMARY KEY)",
+)
+"""What every node has to have a part in."""
+READ_WHOLE: Final = "SELECT id FROM whole.ring WHERE id = 1"
 OWN_SCHEMA: Final = "SELECT schema_version FROM system.local"
 
 
@@ -167,6 +184,7 @@ class CassandraNode:
                 ssl_port=free_port(),
                 directory=directory,
                 sync=SYNCS[sync],
+                patience=ALONE_SECONDS if of == 1 else AMONG_SECONDS,
             )
             + ("" if secure is None else SECURE.format(pem=indent(secure.decode(), " " * 8)))
         )
@@ -212,6 +230,7 @@ def cassandra_ring(
             node.process.start()
         for node in nodes:
             until_it_knows(node, nodes)
+        until_all_reach_all(nodes)
         yield nodes
     finally:
         for node in nodes:
@@ -237,20 +256,56 @@ def until_it_knows(node: CassandraNode, ring: Sequence[CassandraNode]) -> None:
     """Gossip brings a node the others, one by one: each of them serves CQL before all know of each other. Raises ServerFailed."""
     others = {one.host for one in ring} - {node.host}
     deadline = time.monotonic() + START_SECONDS_MAX
-    alone = ExecutionProfile(load_balancing_policy=WhiteListRoundRobinPolicy([node.host]))
+    with _asked(node) as session:
+        while (known := _peers(session)) != others:
+            if time.monotonic() > deadline:
+                raise ServerFailed(f"{node.host} knows {sorted(known)} of {sorted(others)}")
+            time.sleep(LOOK_SECONDS)
+
+
+def until_all_reach_all(ring: Sequence[CassandraNode]) -> None:
+    """Whom a node knows it may still take for down, and refuse a quorum: each reads what all must answer. Raises ServerFailed."""
+    with _asked(ring[0]) as session:
+        for text in WHOLE:
+            session.execute(text.format(count=len(ring)))
+    until_it_knows(ring[0], ring)
+    for node in ring:
+        with _asked(node) as session:
+            _until_all_answer(node, session)
+
+
+def _until_all_answer(node: CassandraNode, session: Any) -> None:
+    deadline = time.monotonic() + START_SECONDS_MAX
+    asked = SimpleStatement(READ_WHOLE, consistency_level=ConsistencyLevel.ALL)
+    while True:
+        try:
+            session.execute(asked)
+        except (DriverException, NoHostAvailable) as error:
+            if time.monotonic() > deadline:
+                raise ServerFailed(f"{node.host} does not reach all: {error}") from error
+            time.sleep(LOOK_SECONDS)
+        else:
+            return
+
+
+@contextmanager
+def _asked(node: CassandraNode) -> Iterator[Any]:
+    """A session that has to do with this node alone, and waits for it."""
+    alone = ExecutionProfile(
+        load_balancing_policy=WhiteListRoundRobinPolicy([node.host]),
+        request_timeout=START_SECONDS_MAX,
+    )
     cluster = Cluster(
         [node.host],
         port=node.port,
         protocol_version=PROTOCOL_VERSION,
         connection_class=connection_class(),
         execution_profiles={EXEC_PROFILE_DEFAULT: alone},
+        connect_timeout=START_SECONDS_MAX,
+        control_connection_timeout=START_SECONDS_MAX,
     )
     try:
-        session = cluster.connect()
-        while (known := _peers(session)) != others:
-            if time.monotonic() > deadline:
-                raise ServerFailed(f"{node.host} knows {sorted(known)} of {sorted(others)}")
-            time.sleep(LOOK_SECONDS)
+        yield cluster.connect()
     finally:
         cluster.shutdown()
 

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-SECONDS_MAX: Final = 10.0
+SECONDS_MAX: Final = 60.0
+"""A thread that waits for its disk takes no signal before the disk has answered."""
 LOOK_SECONDS: Final = 0.001
 STANDS: Final = frozenset("TtZX")
 GONE: Final = frozenset("ZX")
