@@ -3,8 +3,9 @@
 import asyncio
 import os
 import socket
+import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -147,6 +148,29 @@ def test_a_damaged_database_is_refused_by_name(directory: DataDirectory, name: s
 
     with pytest.raises(DataDirectoryDamaged, match=name):
         asyncio.run(main())
+    assert store_is_gone(directory)
+
+
+@pytest.mark.parametrize("name", ["log.sqlite", "registry.sqlite"])
+def test_a_database_with_a_damaged_page_is_refused_by_name(
+    directory: DataDirectory, name: str
+) -> None:
+    """Its first page is whole, so that it opens: what is read at the start is not."""
+
+    async def started() -> None:
+        async with assembled(directory) as (server, _):
+            server.start_machines("test")
+            await serving(server)
+
+    asyncio.run(started())
+    path = directory.root / name
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        (page,) = connection.execute("PRAGMA page_size").fetchone()
+    content = path.read_bytes()
+    path.write_bytes(content[:page] + b"\xa5" * (len(content) - page))
+    with pytest.raises(DataDirectoryDamaged, match=f"{name}: database disk image is malformed"):
+        asyncio.run(started())
     assert store_is_gone(directory)
 
 

@@ -59,6 +59,7 @@ class DatabaseThread:
         self, path: Path, loop: AbstractEventLoop, *, schema: str, name: str, reads: bool = False
     ) -> None:
         self._loop = loop
+        self._path = path
         # A thread that only reads must not take the write lock from the one that writes the same file.
         self._begin = "BEGIN DEFERRED" if reads else "BEGIN IMMEDIATE"
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
@@ -78,14 +79,22 @@ class DatabaseThread:
         return self._waiting
 
     def at_start(self, work: Callable[[sqlite3.Connection], None]) -> None:
-        """Run ``work`` at once on the caller's thread, all or nothing; only before the first ``submit``."""
-        self._connection.execute("BEGIN IMMEDIATE")
+        """Run ``work`` at once on the caller's thread, all or nothing; only before the first ``submit``.
+
+        Raises DataDirectoryDamaged where a page of the file is: its head was whole, or it had not been opened. The thread ends.
+        """
         try:
-            work(self._connection)
-        except BaseException:
-            self._connection.execute("ROLLBACK")
-            raise
-        self._connection.execute("COMMIT")
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                work(self._connection)
+            except BaseException:
+                self._connection.execute("ROLLBACK")
+                raise
+            self._connection.execute("COMMIT")
+        except sqlite3.DatabaseError as error:
+            self._stopped = True
+            self._jobs.put(None)
+            raise DataDirectoryDamaged(f"{self._path}: {error}") from error
 
     def submit(
         self, work: Callable[[sqlite3.Connection], object], done: Callable[[object], None]
