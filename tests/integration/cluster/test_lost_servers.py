@@ -21,7 +21,7 @@ HELD = {"writer": PARTITIONS, "fanout": PARTITIONS, "mailbox": SHARDS, "session"
 TAIL_BYTES = 20_000
 END_SECONDS_MAX = 120.0
 AWAY_SECONDS = 60.0
-LEASE_TTL_MS, LEASE_MARGIN_MS = 6_000, 2_000
+LEASE_TTL_MS, LEASE_MARGIN_MS = 8_000, 4_000
 LEASES = {"QIM_LEASE_TTL_MS": str(LEASE_TTL_MS), "QIM_LEASE_MARGIN_MS": str(LEASE_MARGIN_MS)}
 """A margin so wide that a busy broker's delay stays inside it."""
 LOOK_SECONDS = 0.01
