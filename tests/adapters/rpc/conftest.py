@@ -11,6 +11,7 @@ from tests.adapters.conftest import NewLoop
 from tests.adapters.rpc.stage import Process
 
 WRITER, GATEWAY, SESSION = ProcessRole.WRITER, ProcessRole.GATEWAY, ProcessRole.SESSION
+SECONDS_MAX = 120.0
 Scenario = Callable[[], Coroutine[Any, Any, None]]
 Play = Callable[[Scenario], None]
 
@@ -21,9 +22,15 @@ def play(new_loop: NewLoop) -> Play:
 
     def run(scenario: Scenario) -> None:
         with asyncio.Runner(loop_factory=new_loop) as runner:
-            runner.run(scenario())
+            runner.run(bounded(scenario))
 
     return run
+
+
+async def bounded(scenario: Scenario) -> None:
+    """A wait for what never comes ends the test and not the whole run."""
+    async with asyncio.timeout(SECONDS_MAX):
+        await scenario()
 
 
 def rids(process: Process) -> list[int]:

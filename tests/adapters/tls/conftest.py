@@ -10,6 +10,8 @@ import pytest
 from tests.adapters.conftest import NewLoop
 from tests.adapters.tls.facing import Gateway
 
+SECONDS_MAX = 120.0
+"""Only ever reached where something is waited for that never comes."""
 Scenario = Callable[[Gateway], Coroutine[Any, Any, None]]
 PlayGateway = Callable[[Scenario], None]
 
@@ -23,7 +25,8 @@ def play_gateway(new_loop: NewLoop, tmp_path: Path) -> PlayGateway:
             gateway = Gateway(tmp_path)
             await gateway.listen()
             try:
-                await scenario(gateway)
+                async with asyncio.timeout(SECONDS_MAX):
+                    await scenario(gateway)
             finally:
                 gateway.server.stop_accepting()
                 gateway.server.abort_all()
