@@ -57,6 +57,8 @@ class SharedRegistry:
         self._registry = registry
         self.submit = registry.submit
         self.numbers: dict[str, str] = {}
+        self.wall_ms: int | None = None
+        """What its clock says; None: what everybody's does."""
 
     async def fix_shared(
         self, numbers: dict[str, str], *, commands: dict[str, str] | None = None
@@ -74,6 +76,10 @@ class SharedRegistry:
         self.numbers |= numbers
 
     async def check_clock(self, wall_ms: int, ahead_max_ms: int) -> int | None:
+        ahead = wall_ms - (wall_ms if self.wall_ms is None else self.wall_ms)
+        if ahead > ahead_max_ms:
+            told = {"got": f"{ahead} ms ahead", "expected": f"at most {ahead_max_ms}"}
+            raise StartRefused("clock_ahead", "our clock", **told, command="chronyc makestep")
         return None
 
     def watch(self, tell: Callable[[Any], None]) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from qim.adapters import breakage
 from qim.adapters.start_refused import StartRefused
+from qim.adapters.wall_clock import wall_ms
 from qim.client import Client, SendStatus
 from qim.core.archiver import ArchiverEffect
 from qim.core.audit import AuditEffect
@@ -118,6 +119,20 @@ def test_two_writers_share_the_shards_and_one_takes_over(tmp_path: Path) -> None
             async with asyncio.timeout(20):
                 while machines[1].serving() != 2:  # noqa: ASYNC110 - nobody tells
                     await asyncio.sleep(0.01)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("role", list(ServiceRole), ids=str)
+def test_a_clock_far_ahead_of_the_registry_is_refused(tmp_path: Path, role: ServiceRole) -> None:
+    """Before anything is written: its ids and expiries would stand in the future for all others."""
+
+    async def main() -> None:
+        async with OneProcessCluster(tmp_path / "data") as cluster:
+            cluster.registry.wall_ms = wall_ms() - SETTINGS.parameters().clock_ahead_max_ms - 60_000
+            with pytest.raises(StartRefused, match="clock_ahead"):
+                await cluster.start(role)
+            assert cluster.registry.numbers == {}
 
     asyncio.run(main())
 
