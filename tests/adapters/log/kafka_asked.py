@@ -39,6 +39,8 @@ PATIENT: Final = {
     "close_ms": 60_000,
 }
 """A busy machine is no failure of the log: only who waits for an end makes these short."""
+FENCED: Final = "(error 38)"
+"""A broker that stood still for its session is none for new copies until it has said that it lives."""
 RETRIABLE: Final = (3, 5, 6, 7)
 """UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, NOT_LEADER, REQUEST_TIMED_OUT."""
 _numbers = itertools.count()
@@ -74,8 +76,12 @@ class Admin:
 
     async def create(self) -> None:
         """All three, once every broker knows its leaders."""
-        for made in await create_missing(self.settings, self.cluster):
-            assert not made.error, made
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            made = await create_missing(self.settings, self.cluster)
+            while any(FENCED in one.error for one in made):
+                made = await create_missing(self.settings, self.cluster)
+        for one in made:
+            assert not one.error, one
         await self.settled()
 
     async def settled(self) -> None:
