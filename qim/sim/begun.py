@@ -99,7 +99,7 @@ class Begun:
         if began is None:
             return
         # Compared with what was dispatched by now alone.
-        stands = Entry(seq=began, order=len(self._oracle.firsts))
+        stands = Entry(seq=began, order=self._oracle.dispatched_ever)
         if device.state == LocalState.REBUILDING or self._anchored.get(device.name):
             row.rebuilt = stands
         else:

@@ -24,7 +24,7 @@ STAGES: Final = (
 )
 
 SOMETIMES: Final = (
-    *(f"fault.{tag_of(kind)}" for kind in FAULTS if kind.tolerated),
+    *(f"fault.{tag_of(kind)}" for kind in FAULTS if kind.tolerated and kind.drawn_by == "swarm"),
     *(f"stage.{stage}" for stage in STAGES),
     # processes
     *(

@@ -28,6 +28,8 @@ MAILBOX_DAYS: Final = (*(DAY_MS,) * 7, 500, 1_000, 2_000)
 """What is drawn as a mailbox's day; a short one lets it trim, and lets go of cursors, inside a world."""
 FEW: Final = (1, 2, 3, 4)
 """In a crowd: to how many a change is told as a whole. A group beyond it is as good as one of five hundred."""
+PATIENCE_MS: Final = (180_000, 420_000)
+"""After the heal. An operator's run that ended in the middle leaves leases of two minutes behind."""
 EPOCHS: Final = (0, 0, 2**31 - 2, 2**48 - 2, 2**53 - 2)
 
 
@@ -60,7 +62,7 @@ def generate(seed: int, profile: str, *, messages: int | None = None) -> Plan:
         latency=_latency(draw, calm),
         parameters=parameters,
         heal_ms=heal_ms,
-        end_ms=max(heal_ms, span_ms) + 180_000,
+        end_ms=max(heal_ms, span_ms) + PATIENCE_MS[profile == "mended"],
     )
 
 

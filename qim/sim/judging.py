@@ -128,8 +128,10 @@ class Judging:
             case Question():
                 return self._answer(wanted.resource, wanted.message)
             case Projected():
+                start = scene.log.partitions[Topic.DISPATCH, wanted.number].start
                 reached = scene.history.projected.get(wanted.number, [-1])
-                return before_first(1, max(reached[0], 0))
+                shard_epoch = scene.history.oracle.epoch(wanted.number)
+                return before_first(shard_epoch, reached[0] if reached[0] >= 0 else start)
             case StatesEnd():
                 return len(scene.log.partitions[Topic.USER_STATE, wanted.number].records)
             case Later():

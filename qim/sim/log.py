@@ -238,6 +238,8 @@ class Log:
         return stored
 
     def _store(self, partition: Partition, host: Host, effect: Append) -> tuple[StoredRecord, ...]:
+        while partition.is_again(effect.records):
+            self._grow(partition, (partition.first_again(),))
         stored = self._grow(partition, effect.records)
         if self.heard is not None:
             self.heard(partition, host, effect, stored)
@@ -358,18 +360,21 @@ class Log:
         for _ in range(partition.compact(before)):
             self._count("log.compacted")
 
-    def lose_tail(self, partition: Partition, count: int, *, refill: bool) -> None:
-        """The last records are gone, acknowledged ones too. ``refill``: late copies that mean nothing stand there at once."""
+    def lose_tail(
+        self, partition: Partition, count: int, *, refill: bool, apart: bool = False
+    ) -> None:
+        """The last records are gone, acknowledged ones too. ``refill``: late copies that mean nothing stand there at once;
+        ``apart``: none comes to its very place again, where nobody could tell that it had been away."""
         lost = partition.cut(count)
         if not lost:
             return
         self._count("log.tail_lost")
+        if apart:
+            partition.was.update(((one.offset, one.value), None) for one in lost)
         if refill:
-            first = partition.records[0] if partition.records else lost[0]
-            value = barrier_value(1) if partition.topic is Topic.OUTBOX else first.value
-            again = LogRecord(
-                key=b"" if partition.topic is Topic.OUTBOX else first.key, value=value
-            )
+            first, outbox = (*partition.records[:1], *lost)[0], partition.topic is Topic.OUTBOX
+            value = barrier_value(1) if outbox else first.value
+            again = LogRecord(key=b"" if outbox else first.key, value=value)
             self._grow(partition, (again,) * (len(lost) + 1))
 
     def recreate(self, partition: Partition, generation: int) -> None:

@@ -74,9 +74,18 @@ class Oracle:
         """partition -> effective records by offset."""
         self.ineffective = 0
         self.firsts: dict[tuple[int, bytes], int] = {}
+        """(shard, dispatch_id) -> mailbox_seq."""
         self.orders: dict[tuple[int, bytes], int] = {}
         self.dispatches: dict[int, dict[int, Expected | None]] = {}
-        """shard -> offset -> first dispatch, None for a repeated one."""
+        """shard -> offset -> first dispatch under its shard_epoch, None for a repeated one."""
+        self.past: dict[tuple[int, int], dict[int, Expected | None]] = {}
+        """(shard, shard_epoch) -> what ``dispatches`` was under an epoch that is over."""
+        self.stood: dict[tuple[int, int, bytes], None] = {}
+        """(shard, offset, dispatch_id) of all that ever stood in a dispatch log."""
+        self.epochs: dict[int, int] = {}
+        self.lost: dict[int, None] = {}
+        """Shards whose log lost something that its mailbox had read: it reads nothing more under this epoch."""
+        self.dispatched_ever = 0
         self.repeated = 0
         self.places: dict[int, tuple[int, int]] = {}
 
@@ -145,10 +154,8 @@ class Oracle:
         """Where the message stands in the user's mailbox, None while it was not dispatched there."""
         number = self.place(user_id)[0]
         key = (number, dispatch_id(message.record.message_id, number))
-        offset = self.firsts.get(key)
-        if offset is None:
-            return None
-        return Entry(seq=mailbox_seq(FIRST_SHARD_EPOCH, offset), order=self.orders[key])
+        seq = self.firsts.get(key)
+        return None if seq is None else Entry(seq=seq, order=self.orders[key])
 
     def members(self, conversation_id: bytes) -> tuple[int, ...]:
         """Members of the latest version an effective record made."""
@@ -162,17 +169,50 @@ class Oracle:
         entry = read_dispatch(stored.value)
         assert isinstance(entry, Dispatched), entry
         dispatch = entry.dispatch
+        self.stood[shard_number, stored.offset, dispatch.dispatch_id] = None
+        if shard_number in self.lost:
+            return None
         rows = self.dispatches.setdefault(shard_number, {})
         key = (shard_number, dispatch.dispatch_id)
         if key in self.firsts:
             self.repeated += 1
             rows[stored.offset] = None
             return None
-        self.orders[key] = len(self.firsts)
-        self.firsts[key] = stored.offset
+        self.orders[key] = self.dispatched_ever
+        self.dispatched_ever += 1
+        self.firsts[key] = mailbox_seq(self.epoch(shard_number), stored.offset)
         source = self.messages.get(dispatch.message_id)
         audience = source.audience if source is not None else NOBODY
         users = tuple(user for user in audience if self.place(user)[0] == shard_number)
         expected = Expected(offset=stored.offset, dispatch=dispatch, users=users)
         rows[stored.offset] = expected
         return expected
+
+    def epoch(self, shard_number: int) -> int:
+        """The shard_epoch."""
+        return self.epochs.get(shard_number, FIRST_SHARD_EPOCH)
+
+    def rows(self, shard_number: int, shard_epoch: int) -> dict[int, Expected | None]:
+        """``dispatches`` as they are, or were, under this epoch."""
+        if shard_epoch == self.epoch(shard_number):
+            return self.dispatches.get(shard_number, {})
+        return self.past.get((shard_number, shard_epoch), {})
+
+    def dispatch_lost(self, shard_number: int) -> None:
+        """The mailbox goes on with what it had fetched; what is dispatched from now on it reads after a bump."""
+        self.lost[shard_number] = None
+
+    def bumped(
+        self, shard_number: int, shard_epoch: int, void_from: int, records: list[StoredRecord]
+    ) -> None:
+        """All of ``records``, the log as it stands, is read again; what was materialised below ``void_from`` stays a duplicate."""
+        before = self.epoch(shard_number)
+        self.past[shard_number, before] = self.dispatches.pop(shard_number, {})
+        first = mailbox_seq(before, void_from)
+        for key in [key for key, seq in self.firsts.items() if key[0] == shard_number]:
+            if self.firsts[key] >= first:
+                del self.firsts[key], self.orders[key]
+        self.epochs[shard_number] = shard_epoch
+        self.lost.pop(shard_number, None)
+        for record in records:
+            self.dispatched(shard_number, record)

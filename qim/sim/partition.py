@@ -2,7 +2,7 @@
 
 from itertools import islice
 
-from qim.core.ports.log import Fetch, StoredRecord, Topic
+from qim.core.ports.log import Fetch, LogRecord, StoredRecord, Topic
 from qim.core.position import is_other
 from qim.sim.node import Host
 
@@ -11,7 +11,7 @@ class Partition:
     """Records with dense offsets from ``start`` to ``end``; ``topic_id`` names this creation of the topic."""
 
     __slots__ = (
-        "gone", "leaderless_until", "number", "records", "stalled_until", "start", "topic", "topic_id", "waiters",
+        "gone", "leaderless_until", "number", "records", "stalled_until", "start", "topic", "topic_id", "waiters", "was",
     )  # fmt: skip
 
     def __init__(self, topic: Topic, number: int, start: int, topic_id: bytes) -> None:
@@ -22,6 +22,8 @@ class Partition:
         self.records: list[StoredRecord] = []
         self.gone: dict[int, None] = {}
         """Offsets that compaction took: holes for a reader."""
+        self.was: dict[tuple[int, bytes], None] = {}
+        """(offset, value) of what was lost and must not come there again."""
         self.leaderless_until = 0
         self.stalled_until = 0
         self.waiters: list[tuple[Host, Fetch, int]] = []
@@ -54,6 +56,16 @@ class Partition:
         if offset <= self.start or not 0 <= at < len(self.records) or offset - 1 in self.gone:
             return False
         return is_other(before, self.records[at])
+
+    def is_again(self, records: tuple[LogRecord, ...]) -> bool:
+        """Would one of these stand where the very same was lost?"""
+        return bool(self.was) and any(
+            (offset, record.value) in self.was for offset, record in enumerate(records, self.end)
+        )
+
+    def first_again(self) -> LogRecord:
+        """A copy of the first record, which means nothing."""
+        return LogRecord(key=self.records[0].key, value=self.records[0].value)
 
     # ------------------------------------------------------------ what is taken away
 

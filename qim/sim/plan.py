@@ -11,7 +11,17 @@ from msgspec import Struct
 from qim.sim.clock import Piece
 from qim.sim.faults import Fault
 
-PROFILES: Final = ("calm", "swarm", "zombie", "store", "log", "archive", "client", "crowd")
+PROFILES: Final = (
+    "calm",
+    "swarm",
+    "zombie",
+    "store",
+    "log",
+    "archive",
+    "client",
+    "crowd",
+    "mended",
+)
 
 
 class Topology(Struct, frozen=True, kw_only=True, gc=False):

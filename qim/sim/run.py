@@ -54,6 +54,7 @@ def run_scene(
     world.run(max(plan.heal_ms, last) + 1)
     for _ in range(AUDITS_MAX):
         _live(scene)
+        scene.history.settled = True
         if world.stopped:
             return scene, report_of(scene)
         scene.audit_report = audited(scene)
@@ -75,7 +76,7 @@ def _live(scene: Scene) -> None:
     while at < plan.end_ms and not world.stopped and at < calm_since + AFTERWARDS_MS:
         at += LOOK_MS
         world.run(at)
-        if unsettled(scene) or unlisted(scene):
+        if unsettled(scene) or unlisted(scene) or scene.operators.working():
             calm_since = at
         if world.events > EVENTS_MAX:
             scene.history.found("runaway", "world", f"{world.events} events by {world.now} ms")

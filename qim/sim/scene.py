@@ -27,6 +27,7 @@ from qim.sim.localstore import Device
 from qim.sim.log import Log
 from qim.sim.network import Network
 from qim.sim.node import Host, Node, Observe, Route
+from qim.sim.operators import KEPT_DOWN_MS, Operators
 from qim.sim.plan import Plan
 from qim.sim.registry import Registry
 from qim.sim.store import Store
@@ -88,6 +89,7 @@ class Scene:
         )
         self.servers = self._make_stores(kit)
         self.stores = {role: server for server in self.servers for role in server.roles}
+        self.boxes = self.stores[StoreRole.MAILBOX]
         if begin.outbox_offset:
             self._begin_store(begin.outbox_offset, begin.epoch)
         self.history = self._make_history()
@@ -110,6 +112,7 @@ class Scene:
         for planned in plan.devices:
             self._add_device(planned.user_id, planned.device_id, planned.gateway)
         self.workload = Workload(self)
+        self.operators = Operators(self)
         self.strangers = Strangers(self, self.make_node("stranger-1", "stranger"))
         for index, fault in enumerate(plan.faults):
             world.at(fault.at_ms, index, self._begin, fault)
@@ -154,9 +157,8 @@ class Scene:
         world, message_store = self.world, self.stores[StoreRole.MESSAGE]
         history = History(self.plan.topology.shards, lambda: world.now)
         history.peek = message_store.ask
-        mailbox_store = self.stores[StoreRole.MAILBOX]
-        history.peek_mailbox = mailbox_store.ask
-        mailbox_store.lost = history.mailbox_lost
+        history.peek_mailbox, self.boxes.lost = self.boxes.ask, history.mailbox_lost
+        history.log = self.log
         history.incarnation = lambda: message_store.incarnation_number
         history.keep(self.plan.parameters)
         self.log.heard = history.appended
@@ -252,6 +254,9 @@ class Scene:
     def _start(self, node: Node) -> None:
         if node.alive or node.name in self._gone:
             return
+        if self.operators.keeps_down(node.role):
+            self.world.at(self.world.now + KEPT_DOWN_MS, 0, self._start, node)
+            return
         if node.role == "client":
             device = self.devices.get(node.name) or self.twins[node.name]
             hosts = client_machines(self, node, device, self._gateway_of[node.name])
@@ -293,10 +298,9 @@ class Scene:
 
     def kill_now(self, name: str, down_ms: int) -> None:
         """kill -9 in this very moment."""
-        node = self.nodes[name]
-        if node.alive:
+        if self.nodes[name].alive:
             self._down_ms[name] = down_ms
-            node.crash()
+            self.nodes[name].crash()
 
     def stop(self, name: str, salt: int, at_effect: str = "") -> int:
         """SIGSTOP likewise; the generation that is stopped."""
@@ -384,7 +388,7 @@ class Scene:
     def refresh(self, host: Host, effect: RefreshPresence) -> None:
         """A gateway's entries to the mailbox store, likewise."""
         self.history.refreshing(host, effect)
-        self.stores[StoreRole.MAILBOX].request(host, effect)
+        self.boxes.request(host, effect)
 
     def count(self, name: str) -> None:
         """One more of ``name`` in the census."""

@@ -8,12 +8,17 @@ In this order a stop anywhere leaves a shard that does not serve and a procedure
 then is the projection alone, and its epoch tells.
 """
 
+from collections import Counter
+
 from msgspec import Struct
 from msgspec.structs import replace
 
+from qim.core.contract.entities import FanoutAuditReceipt
+from qim.core.contract.ids import dispatch_id
+from qim.core.contract.logvalue import Dispatched, read_dispatch
 from qim.core.contract.sequences import U16_MAX, before_first, split_mailbox_seq
 from qim.core.mending import looking, source
-from qim.core.mending.asking import NotMended, Procedure, ask, ends, epoch_of, leased
+from qim.core.mending.asking import NotMended, Procedure, ask, ends, epoch_of, fetch, leased
 from qim.core.mending.source import Evidence
 from qim.core.ports.log import EndsRead, Position, Topic
 from qim.core.ports.registry import Resource, Role
@@ -36,6 +41,8 @@ from qim.core.position import Verdict
 TRIM_KEYS = 1_000
 Redo = tuple[tuple[int, int, int], ...]
 Unsettled = tuple[tuple[int, int], ...]
+Placed = tuple[int, FanoutAuditReceipt]
+"""An offset that a receipt names for this shard."""
 
 
 class BumpPlan(Struct, frozen=True, kw_only=True):
@@ -124,7 +131,7 @@ class Bump:
         redo: Redo = ()
         unsettled: Unsettled = ()
         if not begun:
-            redo, unsettled = yield from self._wanted(left, offset, projected)
+            redo, unsettled = yield from self._wanted(left, state, log, projected)
         plan = BumpPlan(
             shard=self._shard,
             shard_epoch=shard_epoch,
@@ -139,31 +146,68 @@ class Bump:
         return _Judged(state=state, session=session, plan=plan, begun=begun, unsettled=unsettled)
 
     def _wanted(
-        self, left: ShardStateRead, offset: int, projected: int
+        self, left: ShardStateRead, state: MailboxOpened, log: EndsRead, projected: int
     ) -> Procedure[tuple[Redo, Unsettled]]:
         """``redo`` of the plan, and the first record of each partition that the mailbox had not."""
+        _, offset = split_mailbox_seq(_min_watermark(state) + 1)
         redo: list[tuple[int, int, int]] = []
         unsettled: list[tuple[int, int]] = []
+        settled, before, floors = dict(left.settled), dict(left.redo), dict(state.floors)
+        evidence: list[Evidence] = []
         for partition in range(self._partitions):
-            known = yield from source.evidence(partition)
-            # What an earlier epoch had is left out by its mark: its receipts name offsets of a log that is gone.
-            mailbox = self._dispatched(known, offset, dict(left.settled).get(partition, 0))
-            if mailbox:
-                unsettled.append((partition, min(mailbox)))
-            lists = self._dispatched(known, projected, dict(left.redo).get(partition, 0))
+            evidence.append((yield from source.evidence(partition)))
+        # What an earlier epoch had is left out by its mark: its receipts name offsets of a log that is gone.
+        named = [self._dispatched(one, 0, settled.get(one.partition, 0)) for one in evidence]
+        counts = Counter(at for placed in named for at, _ in placed)
+        for known, placed in zip(evidence, named, strict=True):
+            partition = known.partition
+            lists = self._dispatched(known, projected, before.get(partition, 0))
+            outbox = yield from ends(Topic.OUTBOX, partition)
+            low = max(floors.get(partition, 0), outbox.start)
+            late = _late(placed, counts)
+            doubtful = [
+                (at, one)
+                for at, one in placed
+                if at >= offset or (one.source_offset in late and one.dispatched_under() >= low)
+            ]
+            lost = yield from self._lost([one for one in doubtful if one[0] >= log.start], log)
+            unread = [one.source_offset for at, one in lost if at >= offset]
+            if unread:
+                # A copy of what the mailbox had may stand above W, after another shard's bump: no floor is lowered for it.
+                unsettled.append((partition, min(unread)))
+            again = [one.source_offset for at, one in placed if at >= offset]
+            again += [one.source_offset for _, one in (*lists, *lost)]
             checkpoint = max(known.checkpoint, 0)
-            redo.append((partition, checkpoint, min([*mailbox, *lists, checkpoint])))
+            redo.append((partition, checkpoint, min([*again, checkpoint])))
         return tuple(redo), tuple(unsettled)
 
-    def _dispatched(self, known: Evidence, offset: int, mark: int) -> list[int]:
-        """Source offsets of what went to this shard's log at ``offset`` or above, from ``mark`` on."""
+    def _dispatched(self, known: Evidence, offset: int, mark: int) -> list[Placed]:
+        """What went to this shard's log at ``offset`` or above, from source offset ``mark`` on."""
         return [
-            receipt.source_offset
+            (place.offset, receipt)
             for receipt in known.receipts.values()
             for place in receipt.shards
             if place.shard == self._shard and place.offset >= offset
             if receipt.dispatched_under() >= mark
         ]
+
+    def _lost(self, placed: list[Placed], log: EndsRead) -> Procedure[list[Placed]]:
+        """Those of them that don't stand there.
+
+        A log that lost its tail takes new records where its mailbox had read others, and may lose those too.
+        """
+        named = {(at, dispatch_id(one.message_id, self._shard)): one for at, one in placed}
+        at = min([offset for offset, _ in named], default=log.end)
+        while at < log.end:
+            records = yield from fetch(Topic.DISPATCH, self._shard, at)
+            if not records:
+                raise NotMended(f"dispatch {self._shard} is not readable at {at}")
+            for stored in records:
+                at = stored.offset + 1
+                read = read_dispatch(stored.value)
+                if isinstance(read, Dispatched):
+                    named.pop((stored.offset, read.dispatch.dispatch_id), None)
+        return [(offset, one) for (offset, _), one in named.items()]
 
     def _do(self, epoch: int, projecting: int) -> Procedure[BumpPlan]:
         judged = yield from self._judged(epoch, projecting, (yield from looking.left(self._shard)))
@@ -179,6 +223,9 @@ class Bump:
         for partition, checkpoint, first in plan.redo:
             if first < checkpoint:
                 yield from source.put_back(partition, self._fresh_key, first)
+            elif checkpoint < (yield from ends(Topic.OUTBOX, partition)).end:
+                # A run that ended before it could wake fanout may have put it back: nobody else would.
+                yield from source.woken(partition)
         promised = yield from self._promised()
         yield from self._trim(epoch, state, watermark)
         to = before_first(plan.new_shard_epoch, plan.log_start)
@@ -262,3 +309,15 @@ class Bump:
 
 def _min_watermark(state: MailboxOpened) -> int:
     return min([state.base, *(seq for _, seq in state.lanes)])
+
+
+def _late(placed: list[Placed], counts: Counter[int]) -> dict[int, None]:
+    """Source offsets of what may have come to the place of what the mailbox had read: behind what names a later place, or at
+    one that is named twice. The mailbox had it or had not: its claim tells, if it is dispatched again."""
+    late: dict[int, None] = {}
+    highest = -1
+    for at, one in sorted(placed, key=lambda each: each[1].dispatched_under()):
+        if at <= highest or counts[at] > 1:
+            late[one.source_offset] = None
+        highest = max(highest, at)
+    return late

@@ -248,10 +248,12 @@ class Listing:
                 kept[name] = Kept(inputs=inputs_of(record), summary=summary)
         rows.sort(key=_key, reverse=True)
         shard.revisions += 1
+        # A store without a position has all that lies before the log's start, where it begins: a rebuild may wait for that.
+        projected = max(freeze.read.dispatch_offset, shard.dispatch.began)
         snapshot = Snapshot(
             revision=_revision(shard),
             rows=tuple(rows),
-            projected_through=before_first(shard.shard_epoch, freeze.read.dispatch_offset),
+            projected_through=before_first(shard.shard_epoch, projected),
             badge=_badge(rows, self._clock.wall),
             frozen_at=self._clock.now,
         )

@@ -65,7 +65,7 @@ def on_ends_read(orders: Orders, shard: Shard, feed: Feed, event: EndsRead) -> V
     position = feed.position
     if position is None:
         position = feed.position = Position(event.topic_id, event.start, NO_DIGEST)
-    feed.next_offset = position.offset
+    feed.next_offset = feed.began = position.offset
     feed.before = position.digest
     verdict = judge_ends(position, event.topic_id, event.start, event.end)
     if verdict is Verdict.TRUSTED:

@@ -57,6 +57,7 @@ class Feed:
 
     __slots__ = (
         "before",
+        "began",
         "bytes",
         "end_offset",
         "halted",
@@ -73,6 +74,8 @@ class Feed:
         self.stage = FeedStage.READING_ENDS
         self.topic_id = b""
         self.position: Position | None = None
+        self.began = 0
+        """Where the position stood when it was opened: the log's start, where the store had none."""
         self.next_offset = 0
         self.before = b""
         """The digest of the record before ``next_offset``: each fetch has the log compare it."""

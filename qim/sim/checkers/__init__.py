@@ -1,6 +1,7 @@
 """Checkers: one history in, verdicts out; one question a file (simulator.md, "Checkers")."""
 
 from qim.sim.checkers.ack_after_mark import AckAfterMark
+from qim.sim.checkers.acts import Acts
 from qim.sim.checkers.apply_once import ApplyOnce
 from qim.sim.checkers.archives import Archives
 from qim.sim.checkers.audit_judged import AuditJudged
@@ -40,6 +41,7 @@ def all_checkers() -> list[Checker]:
         RecalledBodies(),
         DeliveredNeverLeads(),
         Presence(),
+        Acts(),
         Projections(),
         Liveness(),
         Sessions(),

@@ -68,7 +68,7 @@ class ContiguousBatches:
                 return  # from the read-back position on, but nobody heard where that was
             before = began or 0  # what lies before is history's, and the end of the world judges it
         shard_number = self.history.oracle.place(device.user_id)[0]
-        dispatches = self.history.oracle.dispatches.get(shard_number, {})
+        dispatches = self.history.oracle.rows(shard_number, after >> 48)
         if not dispatches or after >> 48 == 0:
             return
         # The predecessor of the first record has another epoch in its top bits: nothing was covered before.

@@ -101,6 +101,9 @@ class Fences:
             if request.epoch < self.highest.get(key, 0):
                 text = f"{type(request).__name__} under epoch {request.epoch} below the fence"
                 self.history.found("fences", family, text)
+            raised = request.epoch > self.highest.get(key, -1)
+            if not raised and not request.opener and host.node.role == "operator":
+                return  # it owns nothing and disturbs nobody (decision 0030)
             if request.epoch == self.highest.get(key, 0) and request.opener != self.owner[key]:
                 text = f"{type(request).__name__} under epoch {request.epoch}, which is another's"
                 self.history.found("fences", family, text)

@@ -118,7 +118,8 @@ def owed_by_services(scene: "Scene") -> list[tuple[str, str, str, bytes]]:
         shown: Any = boxes.ask(ReadShardState(op=0, shard=number))
         if partition.end == partition.start:
             continue
-        last = mailbox_seq(1, partition.end - 1)
+        shard_epoch = scene.history.oracle.epoch(number)
+        last = mailbox_seq(shard_epoch, partition.end - 1)
         at = shown.min_watermark if isinstance(shown, ShardStateRead) else before_first(1, 0)
         if at != last:
             text = f"shard {number}: min W {at:#x}, the log's last is {last:#x}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from qim.core.contract.cursor import decode_cursor
 from qim.core.contract.rpc import AskSync, SyncAnswer
-from qim.core.contract.sequences import split_mailbox_seq
+from qim.core.contract.sequences import mailbox_seq
 from qim.core.ports.log import StoredRecord
 from qim.core.ports.network import Send
 from qim.core.ports.store_mailbox import MailboxTrimmed, TrimMailbox
@@ -27,7 +27,7 @@ class MailboxWindows:
 
     def __init__(self) -> None:
         self._appended: dict[int, dict[int, int]] = {}
-        """shard -> offset -> append time, rising offsets."""
+        """shard -> mailbox_seq -> append time, rising."""
         self._newest: dict[int, int] = {}
         self._trimmed: dict[int, int] = {}
         """shard -> the greatest trim ever; a store that lost its tail has a lower one for a while."""
@@ -37,18 +37,34 @@ class MailboxWindows:
     def attach(self, history: History) -> None:
         self.history = history
         history.on_dispatched.append(self.on_dispatched)
+        history.on_bumped.append(self.on_bumped)
         history.on_store.setdefault(TrimMailbox, []).append(self.on_trimmed)
         history.on_sent.setdefault(AskSync, []).append(self.on_ask)
         history.on_sent.setdefault(SyncAnswer, []).append(self.on_sync)
 
-    def on_dispatched(self, host: Host, shard: int, stored: StoredRecord, expected: Any) -> None:
+    def on_dispatched(
+        self, host: Host | None, shard: int, stored: StoredRecord, expected: Any
+    ) -> None:
         """When it came, as the log says."""
-        self._appended.setdefault(shard, {})[stored.offset] = stored.append_time
+        oracle = self.history.oracle
+        if shard in oracle.lost:
+            return  # the mailbox reads it after the bump
+        seq = mailbox_seq(oracle.epoch(shard), stored.offset)
+        self._appended.setdefault(shard, {})[seq] = stored.append_time
         self._newest[shard] = max(self._newest.get(shard, 0), stored.append_time)
+
+    def on_bumped(self, shard: int) -> None:
+        """Nothing of an earlier epoch is in the mailbox any more, and what that had is no news in this one."""
+        rows = self.history.oracle.dispatches.get(shard, {})
+        self._appended[shard] = {}
+        for stored in self.history.dispatch_log(shard):
+            self._newest[shard] = max(self._newest.get(shard, 0), stored.append_time)
+            if rows.get(stored.offset) is not None:
+                self.on_dispatched(None, shard, stored, None)
 
     def on_trimmed(self, host: Host, request: TrimMailbox, answer: Any) -> None:
         """Whole leading days, none of it younger than retention."""
-        if type(answer) is not MailboxTrimmed:
+        if type(answer) is not MailboxTrimmed or host.node.role == "operator":
             return
         before = self._trimmed.get(request.shard, 0)
         if answer.trim <= before or answer.trim < request.to:
@@ -91,13 +107,9 @@ class MailboxWindows:
                 return
 
     def _between(self, shard: int, low: int, high: int) -> list[tuple[int, int]]:
-        """(offset, append time) of the records behind mailbox_seq ``low`` up to ``high``."""
-        first = split_mailbox_seq(low + 1)[1] if low else 0
-        epoch, last = split_mailbox_seq(high)
-        if not epoch:
-            return []  # the predecessor of the first record
+        """(mailbox_seq, append time) of the records behind mailbox_seq ``low`` up to ``high``."""
         rows = self._appended.get(shard, {})
-        return [(offset, at) for offset, at in rows.items() if first <= offset <= last]
+        return [(seq, at) for seq, at in rows.items() if low < seq <= high]
 
     def finish(self, scene: "Scene") -> None:
         """Everything was judged as it came."""

@@ -69,10 +69,11 @@ class ReceiptsBeforeCheckpoint:
             text = f"receipt names shards {shards}, the audience has {oracle.shards_of(message)}"
             self.history.found("receipts", "fanout", text, message_id)
         for part in receipt.shards:
-            rows = oracle.dispatches.get(part.shard, {})
-            first = oracle.firsts.get((part.shard, dispatch_id(message_id, part.shard)))
-            if first is None or part.offset not in rows or first > part.offset:
-                text = f"receipt names shard {part.shard} offset {part.offset}, first is {first}"
+            name = dispatch_id(message_id, part.shard)
+            if (part.shard, part.offset, name) not in oracle.stood:
+                text = (
+                    f"receipt names shard {part.shard} offset {part.offset}, where it never stood"
+                )
                 self.history.found("receipts", "fanout", text, message_id)
 
     def finish(self, scene: "Scene") -> None:

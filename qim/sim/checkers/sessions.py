@@ -10,7 +10,6 @@ from qim.core.contract.kinds import StateFlag, Tombstone
 from qim.core.contract.logvalue import StateLogged, read_user_state
 from qim.core.contract.rpc import PulledEntry
 from qim.core.contract.rpc_session import SessionRow
-from qim.core.contract.sequences import split_mailbox_seq
 from qim.core.ports.log import Topic
 from qim.sim.cast import TENANT
 from qim.sim.history import History
@@ -133,14 +132,13 @@ class Sessions:
         """What was dispatched to the user's shard before a new device's first cursor: read-back or trim has passed it."""
         oracle = self.history.oracle
         try:
-            first = split_mailbox_seq(decode_cursor(cursor, SECRET).seq + 1)[1]
+            begins = decode_cursor(cursor, SECRET).seq
         except ProtocolError:
             return {}  # real servers sign with a secret of their own, and keep for days
-        rows = oracle.dispatches.get(oracle.place(user)[0], {})
         return {
-            expected.dispatch.message_id: None
-            for offset, expected in rows.items()
-            if expected is not None and offset < first
+            message_id: None
+            for message_id, message in oracle.messages.items()
+            if (entry := oracle.entry_of(message, user)) is not None and entry.seq <= begins
         }
 
     def _device(self, device: Device, told: Told, visible: Visible) -> None:

@@ -72,7 +72,7 @@ class Watermarks:
         low = min(base, *lanes.values()) if lanes else base
         high = max(request.base_to, *after.values()) if after else request.base_to
         epoch_bits = high & ~_OFFSET_MASK
-        dispatches = oracle.dispatches.get(request.shard, {})
+        dispatches = oracle.rows(request.shard, high >> 48)
         start = (low & _OFFSET_MASK) + 1 if low >= epoch_bits else 0
         start = max(start, min(dispatches, default=0)) if start == 0 else start
         for offset in range(start, (high & _OFFSET_MASK) + 1):

@@ -27,6 +27,7 @@ from qim.sim.faults.network import (
     RegistrySetBack,
     Sockets,
 )
+from qim.sim.faults.operator import DispatchLost
 from qim.sim.faults.process import (
     ClockFreeze,
     Crash,
@@ -80,6 +81,7 @@ Fault = (
     | Twin
     | Garbage
     | UserActs
+    | DispatchLost
 )
 FAULTS: Final[tuple[type[FaultBase], ...]] = get_args(Fault)
 """The registry of kinds, for the census and for generators."""
@@ -98,6 +100,7 @@ __all__ = [
     "ClockFreeze",
     "Crash",
     "CursorDamaged",
+    "DispatchLost",
     "Fault",
     "FaultBase",
     "Garbage",

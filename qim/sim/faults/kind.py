@@ -41,6 +41,8 @@ class FaultBase(Struct, frozen=True, kw_only=True, gc=False):
     at_ms: int
     until_ms: int = 0
     tolerated: ClassVar[bool] = True
+    drawn_by: ClassVar[str] = "swarm"
+    """The profile in which the census must see it."""
 
     def expected(self) -> str:
         """TOLERATED, or the name of the check that must fire, silence being the failure."""

@@ -5,7 +5,7 @@ from typing import Final
 from qim.sim import faults as f
 from qim.sim.draw import Draw
 from qim.sim.plan import DevicePlan, Topology
-from qim.sim.storms.archive import ARCHIVE
+from qim.sim.storms.archive import ARCHIVE, archive_cut, archive_rates
 from qim.sim.storms.clients import CLIENT
 from qim.sim.storms.log import LOG, late_appends, log_rates
 from qim.sim.storms.network import (
@@ -18,8 +18,16 @@ from qim.sim.storms.network import (
     set_back,
     store_cut,
 )
+from qim.sim.storms.operator import OPERATOR
 from qim.sim.storms.process import CLOCK, PROCESS, contest, crash, lost, pause
-from qim.sim.storms.store import STORE, store_emptied, store_rates, store_restart
+from qim.sim.storms.store import (
+    STORE,
+    scripts,
+    store_emptied,
+    store_rates,
+    store_restart,
+    store_stall,
+)
 from qim.sim.weather import Maker, Weather
 
 Storm = tuple[tuple[f.Fault, ...], int]
@@ -47,7 +55,12 @@ KINDS: Final[dict[str, tuple[Maker, ...]]] = {
     "client": (*CLIENT, crash, messages),
 }
 KINDS["crowd"] = KINDS["swarm"]
-SWARMS: Final = ("swarm", "crowd")
+KINDS["mended"] = (
+    *(PROCESS + CLOCK + REGISTRY + NETWORK + LOG + CLIENT),
+    *(store_rates, store_stall, scripts, archive_rates, archive_cut),
+)
+"""What two things lose at once no act brings back: here stores keep what they have."""
+SWARMS: Final = ("swarm", "crowd", "mended")
 """Each seed has its own subset of the kinds."""
 
 
@@ -73,6 +86,10 @@ def storm(draw: Draw, topology: Topology, devices: tuple[DevicePlan, ...], span_
                 draw.number(3, 10, "dense", name) if dense else draw.number(1, 3, "how_many", name)
             )
         )
+    if draw.profile == "mended":
+        for maker in OPERATOR:
+            many = draw.number(1, 3, "acts", maker.__name__)
+            made.extend(maker(weather, index) for index in range(many))
     if draw.profile in ("swarm", "zombie") and draw.chance(35, "contested"):
         for index in range(draw.number(2, 6, "contests")):
             made.extend(contest(weather, index))

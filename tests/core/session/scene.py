@@ -74,8 +74,10 @@ Fault = Callable[[Any], str | None]
 class Scene:
     """Effects in, events out, until nothing is left to do; a fault may name what becomes of an effect."""
 
-    def __init__(self, config: SessionConfig = CONFIG) -> None:
+    def __init__(self, config: SessionConfig = CONFIG, *, log_start: int = 0) -> None:
+        """``log_start``: retention took all before it, from dispatch logs that are empty."""
         self.config = config
+        self.log_start = log_start
         self.writer = WriterModel()
         self.keyspace = Keyspace(RUNTIME)
         self.run_id = b"run-1"
@@ -230,10 +232,11 @@ class Scene:
     def _log(self, effect: Any) -> Any:
         records = self.logs[effect.topic, effect.partition]
         topic_id = H("test.topic", effect.topic.value)
-        end = records[-1].offset + 1 if records else 0
+        start = self.log_start if effect.topic is Topic.DISPATCH else 0
+        end = records[-1].offset + 1 if records else start
         match effect:
             case ReadEnds():
-                return EndsRead(op=effect.op, topic_id=topic_id, start=0, end=end)
+                return EndsRead(op=effect.op, topic_id=topic_id, start=start, end=end)
             case Append():
                 offsets = []
                 for offset, record in enumerate(effect.records, start=end):
@@ -250,18 +253,18 @@ class Scene:
                 return Appended(op=effect.op, offsets=tuple(offsets), append_time=self.wall())
             case _:
                 if effect.offset > end:
-                    return OutOfRange(op=effect.op, topic_id=topic_id, start=0, end=end)
+                    return OutOfRange(op=effect.op, topic_id=topic_id, start=start, end=end)
                 before = [r for r in records if r.offset == effect.offset - 1]
                 if before and is_other(effect.before, before[0]):
                     return OutOfRange(
-                        op=effect.op, topic_id=topic_id, start=0, end=end, other_record=True
+                        op=effect.op, topic_id=topic_id, start=start, end=end, other_record=True
                     )
                 found = [r for r in records if r.offset >= effect.offset][: effect.limit]
                 if not found and effect.wait_ms:
                     self.parked.append(effect)
                     return None
                 return Fetched(
-                    op=effect.op, topic_id=topic_id, start=0, end=end, records=tuple(found)
+                    op=effect.op, topic_id=topic_id, start=start, end=end, records=tuple(found)
                 )
 
     def wake(self) -> None:

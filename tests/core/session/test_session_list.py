@@ -61,6 +61,12 @@ def test_projected_through_names_the_last_dispatch_the_list_contains() -> None:
     assert {stage for _, stage in scene.stages} == {SideStage.PROJECTED}
 
 
+def test_a_list_without_a_position_has_all_before_the_logs_start() -> None:
+    """A shard that was bumped where nothing is left of its log begins so: its rebuilding devices wait for the list to get there."""
+    scene = Scene(log_start=5)
+    assert scene.page(1).projected_through == before_first(1, 5)
+
+
 def test_unread_beyond_the_window_is_the_window_and_not_exact() -> None:
     scene = Scene()
     name = scene.group(1, EVERYONE)

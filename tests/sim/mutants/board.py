@@ -3,6 +3,7 @@
 from qim.sim.mutants import Mutant
 from tests.sim.mutants.crowds import crowds
 from tests.sim.mutants.making import LOST, mutant
+from tests.sim.mutants.mended import mended
 from tests.sim.mutants.presence import presence
 from tests.sim.mutants.rewriting import rescript, rewrite
 from tests.sim.mutants.views import views
@@ -30,6 +31,7 @@ def board() -> list[Mutant]:
         *windows(),
         *presence(),
         *crowds(),
+        *mended(),
     ]
 
 

@@ -35,6 +35,36 @@ def rare() -> dict[str, Mutant]:
                 ("loaded.cursor is None and loaded.anchored", "False"),
             ),
         ),
+        "dispatches-lost-again-before-a-bump": mutant(
+            "displaced_taken_for_had",
+            "decision 0032: what is named below W and is gone is dispatched again, claims tell",
+            {"mailbox", "audit_not_clean"} | LOST,
+            rewrite(
+                "qim.core.mending.bump:Bump._wanted",
+                ("late = _late(placed, counts)", "late = {}"),
+            ),
+        ),
+        "two-shards-bumped-one-after-the-other": mutant(
+            "floor_lowered_for_a_copy",
+            "decision 0032: what a mailbox had is a duplicate, wherever it is dispatched again",
+            {"claims"},
+            rewrite(
+                "qim.core.mending.bump:Bump._wanted",
+                ("for at, one in lost if at >= offset", "for at, one in placed if at >= offset"),
+            ),
+        ),
+        "bump-left-before-fanout-was-woken": mutant(
+            "fanout_left_asleep",
+            "decision 0021: a procedure can be run again after any stop",
+            LOST,
+            rewrite(
+                "qim.core.mending.bump:Bump._do",
+                (
+                    "elif checkpoint < (yield from ends(Topic.OUTBOX, partition)).end:",
+                    "elif False:",
+                ),
+            ),
+        ),
         "gone-by-another-clock": mutant(
             "gone_is_waited_for",
             "pipeline §3.3: a miss that retention explains is a tombstone, whoever's clock let it go",

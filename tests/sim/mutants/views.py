@@ -218,8 +218,8 @@ def _lists() -> list[Mutant]:
             rewrite(
                 "qim.core.session.listing:Listing._freeze",
                 (
-                    "freeze.read.dispatch_offset)",
-                    "max(freeze.read.dispatch_offset, shard.dispatch.end_offset) + 1)",
+                    "before_first(shard.shard_epoch, projected)",
+                    "before_first(shard.shard_epoch, max(projected, shard.dispatch.end_offset) + 1)",
                 ),
             ),
         ),
