@@ -3,8 +3,8 @@
 -- fanout may have written receipts since.
 --
 -- KEYS   1 incarnation, 2 fs: source, 3 fr: receipts
--- ARGV   1 incarnation, 2 epoch8, 3 from8, 4 position to (offset8 width1 digest topic), 5 filter8, 6 offset8 from which
---        receipts are dropped, or '', 7 low8 high8 of offsets whose records were lost and stand elsewhere now, or '',
+-- ARGV   1 incarnation, 2 epoch8, 3 from8, 4 position to (offset8 width1 digest topic), 5 filter8, 6 offset8 from and
+--        offset8 to below which receipts are dropped, or '', 7 low8 high8 of offsets whose records were lost and stand elsewhere now, or '',
 --        then three a receipt: offset8, the offset8 after it, receipt
 -- Reply  K; or R; or F epoch8 (zeros where only the position differs)
 -- Uses: compare, guard
@@ -18,7 +18,9 @@ if held[2] and sub(held[2], 1, 8) ~= ARGV[3] then
   return {'F', '\0\0\0\0\0\0\0\0'}
 end
 
-if ARGV[6] ~= '' then call('ZREMRANGEBYLEX', KEYS[3], '[' .. ARGV[6], '+') end
+if ARGV[6] ~= '' then
+  call('ZREMRANGEBYLEX', KEYS[3], '[' .. sub(ARGV[6], 1, 8), '(' .. sub(ARGV[6], 9))
+end
 for i = 8, #ARGV, 3 do
   call('ZREMRANGEBYLEX', KEYS[3], '[' .. ARGV[i], '(' .. ARGV[i + 1])
   call('ZADD', KEYS[3], '0', ARGV[i] .. ARGV[i + 2])

@@ -35,7 +35,7 @@ def encode_amend(request: AmendSource) -> Call:
         u64(request.from_offset),
         pack_position(request.to),
         u64(request.filter_epoch),
-        u64(request.drop_from) if request.drop_from >= 0 else b"",
+        u64(request.drop_from) + u64(request.drop_to) if request.drop_from >= 0 else b"",
         u64(request.lost[0]) + u64(request.lost[1]) if request.lost[0] < request.lost[1] else b"",
     ]
     for offset, receipt in request.receipts:

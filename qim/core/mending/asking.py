@@ -1,6 +1,6 @@
 """How a procedure asks: one request at a time, an answer of the expected kind or a refusal that says what stood there."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeVar
 
 from qim.core.contract.logvalue import Barrier, NewerFormat, Outboxed, Undecodable, read_outbox
@@ -146,6 +146,26 @@ def record_at(topic: Topic, partition: int, offset: int) -> Procedure[StoredReco
         if record.offset == offset:
             return record
     return None
+
+
+def records_at(
+    topic: Topic, partition: int, offsets: Sequence[int]
+) -> Procedure[list[StoredRecord]]:
+    """Those at these ascending offsets. Raises NotMended where one of them is not in the log any more."""
+    found: list[StoredRecord] = []
+    while len(found) < len(offsets):
+        wanted = offsets[len(found) :]
+        span = min(wanted[-1] + 1 - wanted[0], FETCH_RECORDS)
+        by_offset = {
+            one.offset: one for one in (yield from fetch(topic, partition, wanted[0], span))
+        }
+        if wanted[0] not in by_offset:
+            raise NotMended(f"{topic.value} {partition} is not readable at {wanted[0]}")
+        for offset in wanted:
+            if offset not in by_offset:
+                break
+            found.append(by_offset[offset])
+    return found
 
 
 def read(stored: StoredRecord) -> OutboxEntry:

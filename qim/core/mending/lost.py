@@ -20,10 +20,11 @@ from qim.core.mending.asking import (
     ends,
     fetch,
     read,
+    records_at,
 )
 from qim.core.mending.source import Evidence
 from qim.core.mending.unarchived import Archived, judged, unarchived
-from qim.core.ports.log import EndsRead, StoredRecord, Topic
+from qim.core.ports.log import EndsRead, Topic
 from qim.core.ports.store_operator import HotRead, ReadHot
 from qim.core.ports.store_reads import BodiesRead, ReadBodies
 from qim.core.ports.store_source import FactsRead, ReadFacts
@@ -52,19 +53,19 @@ class Lost(Struct):
 
 
 class Standing(Struct):
-    """The records of a log that mean something: the last by message_id, and every one with its message_id, by offset.
+    """The records of a log that mean something: where the last stands by message_id, and the message_id of each by offset.
 
-    Two may be of one message: what a writer had appended when it stopped at a lost tail comes again (decision 0021).
+    None is kept itself: a log is greater than a memory. Two may be of one message: what a writer had appended when it stopped at a lost tail comes again (decision 0021).
     """
 
-    effective: dict[bytes, tuple[int, StoredRecord]]
-    placed: dict[int, tuple[bytes, StoredRecord]]
+    effective: dict[bytes, int]
+    placed: dict[int, bytes]
     barriers: list[tuple[int, int]]
     """(offset, epoch) of those that are above every one before them."""
 
     def stands(self, message_id: bytes, offset: int) -> bool:
         """Whether it is this message that stands there."""
-        return offset in self.placed and self.placed[offset][0] == message_id
+        return self.placed.get(offset) == message_id
 
 
 class Found(Struct):
@@ -75,7 +76,7 @@ class Found(Struct):
     archived: Archived
     trusted: bool
     differs_from: int
-    effective: dict[bytes, tuple[int, StoredRecord]]
+    effective: dict[bytes, int]
     lost: list[Lost]
     pending: dict[bytes, None]
     """Messages that their writer has not marked."""
@@ -90,21 +91,23 @@ class Found(Struct):
             [self.known.applied, self.known.checkpoint, archived.offset, archived.kept, *reached]
         )
 
-    def written_over(self) -> list[Outboxed]:
+    def written_over(self) -> Procedure[list[Outboxed]]:
         """What its writer appended last, before it stopped because others had stood there; and what was committed there since.
 
         OPEN takes the first for one that is still to be appended, and an archiver would pass over all: it is published again,
         behind.
         """
         reached = max(self.known.applied, self.archived.offset)
-        again: list[Outboxed] = []
-        for message_id, (offset, stored) in self.effective.items():
-            pending = self.differs_from <= offset < reached and message_id in self.pending
-            if pending or message_id in self.unarchived:
-                entry = read(stored)
-                assert isinstance(entry, Outboxed), "walked"
-                again.append(entry)
-        return again
+        offsets = [
+            offset
+            for message_id, offset in self.effective.items()
+            if (self.differs_from <= offset < reached and message_id in self.pending)
+            or message_id in self.unarchived
+        ]
+        records = yield from records_at(Topic.OUTBOX, self.known.partition, sorted(offsets))
+        entries = {stored.offset: read(stored) for stored in records}
+        again = [entries[offset] for offset in offsets]
+        return [entry for entry in again if isinstance(entry, Outboxed)]
 
 
 def look(partition: int, fresh_key: bytes, *, tiered: bool) -> Procedure[Found]:
@@ -123,7 +126,7 @@ def look(partition: int, fresh_key: bytes, *, tiered: bool) -> Procedure[Found]:
     differs_from = _compared(log, standing, committed, lost, trusted=trusted)
     if fanout is Verdict.OTHER_RECORD:
         differs_from = min(differs_from, _not_passed(known, standing))
-    lacking = yield from unarchived(archived, log, standing.placed, standing.barriers)
+    lacking = yield from unarchived(partition, archived, log, standing.placed, standing.barriers)
     if archived.astray():
         differs_from = min(differs_from, archived.offset - 1, *lacking.values())
     if not trusted or known.applied > log.end or archived.offset > log.end:
@@ -142,7 +145,7 @@ def look(partition: int, fresh_key: bytes, *, tiered: bool) -> Procedure[Found]:
         unarchived={
             message_id: None
             for message_id, offset in lacking.items()
-            if standing.effective[message_id][0] == offset  # else it stands behind, too
+            if standing.effective[message_id] == offset  # else it stands behind, too
         },
     )
 
@@ -164,8 +167,8 @@ def walk(partition: int, log: EndsRead) -> Procedure[Standing]:
             if isinstance(entry, Barrier | Outboxed) and passed.admits(entry):
                 assert isinstance(entry, Outboxed)
                 message_id = entry.record.message_id
-                found.placed[stored.offset] = (message_id, stored)
-                found.effective[message_id] = (stored.offset, stored)
+                found.placed[stored.offset] = message_id
+                found.effective[message_id] = stored.offset
     return found
 
 

@@ -2,6 +2,7 @@
 
     leases of writer, fanout, archiver --> facts compared with the log: what it lacks, and from where on it differs
     --> barriers up to where positions and floors stood, so that no offset means two things
+    --> a fanout that had passed some of it held, until its position is put
     --> lost records that were dispatched, published again, their receipts moved to where they stand now
     --> records nobody dispatched since, dispatched --> fanout put behind all these
     --> lost records that were not dispatched, published again: fanout takes them from there
@@ -18,14 +19,13 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from qim.core.contract.entities import FanoutAuditReceipt, encode_receipt
 from qim.core.contract.logvalue import Outboxed, barrier_value, outbox_value
 from qim.core.mending import applied, dispatching, source
-from qim.core.mending.asking import NotMended, Procedure, ask, barrier_below, ends, leased, read
+from qim.core.mending.asking import NotMended, Procedure, ask, barrier_below, leased, read
 from qim.core.mending.audits import end_audits
-from qim.core.mending.dead_letters import dispatched
 from qim.core.mending.looking import key_of
-from qim.core.mending.lost import Found, bodies_of, look, walk
+from qim.core.mending.lost import Found, bodies_of, look
+from qim.core.mending.settling import hold, settle
 from qim.core.mending.unarchived import refuse_hole
 from qim.core.ports.log import Append, Appended, LogRecord, StoredRecord, Topic
 from qim.core.ports.registry import BarrierRegistered, RegisterBarrier, Resource, Role
@@ -166,16 +166,24 @@ class OutboxRepair:
         yield from end_audits(self._partition, self._fresh_key)
         yield from self._pad(epoch, plan.padding)
         lost = [one.message_id() for one in found.lost if one.message_id() in bodies]
-        again = found.written_over()
+        again = yield from found.written_over()
         before = [bodies[one] for one in lost if one in receipts]
         after = [bodies[one] for one in lost if one not in receipts]
         passed = max(found.known.checkpoint, 0) > found.differs_from
         (before if passed else after).extend(entry.stored for entry in again)
         redispatched = 0
+        if passed:
+            yield from hold(self._partition, self._fresh_key)
         yield from self._publish(epoch, before)
         yield from self._remember(found, plan)
         if passed:
-            redispatched = yield from self._settle(found, receipts)
+            redispatched = yield from settle(
+                self._partition,
+                found.differs_from,
+                receipts,
+                self._shard_count,
+                self._fresh_key,
+            )
         else:
             yield from self._claim(again)
         yield from self._publish(epoch, after)
@@ -240,44 +248,6 @@ class OutboxRepair:
             op=0, topic=Topic.OUTBOX, partition=self._partition, epoch=epoch, records=records
         )
         return (yield from ask(request, Appended)).offsets
-
-    def _settle(self, found: Found, receipts: dict[bytes, FanoutAuditReceipt]) -> Procedure[int]:
-        """Put fanout behind everything that stands now, with a receipt for each record of it; dispatches what has none."""
-        partition = self._partition
-        log = yield from ends(Topic.OUTBOX, partition)
-        placed = (yield from walk(partition, log)).placed
-        moved: list[tuple[int, bytes]] = []
-        bare: list[tuple[int, bytes]] = []
-        for offset, (message_id, stored) in placed.items():
-            if offset < found.differs_from:
-                continue
-            receipt = receipts.get(message_id)
-            if receipt is None:
-                bare.append((offset, stored.value))
-            else:
-                told = msgspec.structs.replace(
-                    receipt, source_offset=offset, moved_from=receipt.dispatched_under()
-                )
-                moved.append((offset, encode_receipt(told)))
-        opened = yield from source.opened(partition, self._fresh_key)
-        to = yield from source.position_at(Topic.OUTBOX, partition, log.end)
-        filter_epoch = yield from barrier_below(partition, log.end)
-        step = source.AMENDED_RECEIPTS_MAX
-        pages = [tuple(moved[at : at + step]) for at in range(0, len(moved), step)] or [()]
-        for number, page in enumerate(pages):
-            last = number == len(pages) - 1
-            yield from source.amend(
-                opened,
-                to if last else opened.position,
-                filter_epoch if last else opened.filter_epoch,
-                drop_from=-1 if number else found.differs_from,
-                receipts=page,
-            )
-        for offset, value in bare:
-            yield from dispatched(
-                partition, offset, value, self._shard_count, self._fresh_key, apply=True
-            )
-        return len(bare)
 
     def _claim(self, again: Sequence[Outboxed]) -> Procedure[None]:
         """Fanout will meet these twice, and a claim with a source may be gone by then: one without stays."""

@@ -117,6 +117,7 @@ def amend(
     filter_epoch: int,
     *,
     drop_from: int = -1,
+    drop_to: int = U64_MAX,
     receipts: tuple[tuple[int, bytes], ...] = (),
     lost: tuple[int, int] = (0, 0),
 ) -> Procedure[None]:
@@ -130,6 +131,7 @@ def amend(
         to=to,
         filter_epoch=filter_epoch,
         drop_from=drop_from,
+        drop_to=drop_to,
         receipts=receipts,
         lost=lost,
     )

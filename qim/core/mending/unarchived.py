@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from qim.core.contract.logvalue import Outboxed
 from qim.core.mending import looking
-from qim.core.mending.asking import NotMended, Procedure, ask, epoch_of, read
+from qim.core.mending.asking import NotMended, Procedure, ask, epoch_of, read, records_at
 from qim.core.ports.archive import (
     ArchiveBodiesRead,
     ArchivedConversationsRead,
@@ -27,10 +27,14 @@ from qim.core.ports.store_history import (
     ReadArchivePosition,
 )
 from qim.core.position import Verdict
+from qim.core.writer.vocabulary import WriterConfig
 
 NAMES_PAGE: Final = 64
-APPEND_MOST: Final = 512
-"""Records that a writer has in flight at most: it stops at the first append which stands where others had stood."""
+APPEND_MOST: Final = WriterConfig().append_records_max
+"""Records that a writer has in flight at most: it stops at the first append which stands where others had stood.
+
+No setting of a deployment changes it.
+"""
 
 
 class Archived(Struct, frozen=True, kw_only=True):
@@ -71,17 +75,21 @@ def judged(partition: int, log: EndsRead, fresh_key: bytes) -> Procedure[Archive
 
 def refuse_hole(partition: int, log: EndsRead, archived: Archived) -> None:
     """Raises NotMended where retention took what the archive lacks: no log is left to compare with, or to take it from."""
-    if archived.verdict is Verdict.BELOW_START:
+    has = min(archived.offset, archived.kept) if archived.offset else archived.kept
+    lacks = has < min(log.start, archived.offset or log.start)
+    if archived.verdict is Verdict.BELOW_START or (lacks and (archived.offset or archived.kept)):
         raise NotMended(
-            f"outbox {partition}: the archive has what stood below {archived.offset}, and the log begins at {log.start}: what "
-            "lies between is in neither. Put back the log from a mirror that has it (and raise the topic's retention)"
+            f"outbox {partition}: the archive has what stood below {has}, and the log begins at {log.start}: what "
+            "lies between is in neither. Put back the log from a mirror that has it (and raise the topic's retention), or an "
+            "archive that has it"
         )
 
 
 def unarchived(
+    partition: int,
     archived: Archived,
     log: EndsRead,
-    placed: dict[int, tuple[bytes, StoredRecord]],
+    placed: dict[int, bytes],
     barriers: Sequence[tuple[int, int]],
 ) -> Procedure[dict[bytes, int]]:
     """Records below the archiver's position that the archive lacks, in the order in which they stand, with their offsets.
@@ -95,25 +103,26 @@ def unarchived(
     opened = [at for at, epoch in barriers if epoch > archived.filter_epoch and at < top]
     since = opened[0] if opened else top
     below = [at for at in placed if at < since][-APPEND_MOST:]
-    absent = yield from _absent([placed[at][1] for at in (*below, *_within(placed, since, top))])
+    absent = yield from _absent(partition, [*below, *_within(placed, since, top)])
     run: list[int] = []
     for at in reversed(below):
         if at not in absent:
             break
         run.append(at)
     places = (*reversed(run), *[at for at in _within(placed, since, top) if at in absent])
-    return {placed[at][0]: at for at in places}
+    return {placed[at]: at for at in places}
 
 
-def _within(placed: dict[int, tuple[bytes, StoredRecord]], low: int, high: int) -> list[int]:
+def _within(placed: dict[int, bytes], low: int, high: int) -> list[int]:
     return [at for at in placed if low <= at < high]
 
 
-def _absent(records: Sequence[StoredRecord]) -> Procedure[dict[int, None]]:
-    """Offsets of those which the archive hasn't, by its own word."""
+def _absent(partition: int, offsets: Sequence[int]) -> Procedure[dict[int, None]]:
+    """Offsets of those which the archive hasn't, by its own word; a page of records is held at a time."""
     found: dict[int, None] = {}
-    for first in range(0, len(records), NAMES_PAGE):
-        page = records[first : first + NAMES_PAGE]
+    for first in range(0, len(offsets), NAMES_PAGE):
+        some = offsets[first : first + NAMES_PAGE]
+        page = yield from records_at(Topic.OUTBOX, partition, some)
         reply = yield from ask(
             ReadArchiveBodies(op=0, names=tuple(_name(one) for one in page)), ArchiveBodiesRead
         )

@@ -6,6 +6,7 @@ Each that writes is fenced like a machine's own request, binds to an incarnation
 
 from msgspec import Struct
 
+from qim.core.contract.sequences import U64_MAX
 from qim.core.ports.log import Position
 
 
@@ -13,9 +14,9 @@ class AmendSource(Struct, frozen=True, kw_only=True, gc=False):
     """Replace receipts of a source partition and put its checkpoint from ``from_offset`` to ``to``, ONE script.
 
     ``to`` may be the checkpoint that stands (receipts alone), or lie behind it: then fanout dispatches again from there.
-    ``drop_from``: receipts at this source offset and above go first; -1: none. ``lost``: [low, high) of offsets whose
-    records were lost and are published elsewhere, remembered for the audit; low == high: none. Answers: SourceAmended, Fenced (epoch 0:
-    the checkpoint is elsewhere).
+    ``drop_from``, ``drop_to``: receipts at source offsets from the one to below the other go first; -1: none. ``lost``:
+    [low, high) of offsets whose records were lost and are published elsewhere, remembered for the audit; low == high: none.
+    Answers: SourceAmended, Fenced (epoch 0: the checkpoint is elsewhere).
     """
 
     op: int
@@ -28,6 +29,7 @@ class AmendSource(Struct, frozen=True, kw_only=True, gc=False):
     drop_from: int
     receipts: tuple[tuple[int, bytes], ...]
     lost: tuple[int, int] = (0, 0)
+    drop_to: int = U64_MAX
 
 
 class SourceAmended(Struct, frozen=True, kw_only=True, gc=False):

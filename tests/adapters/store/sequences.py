@@ -321,6 +321,7 @@ _OWN: dict[type, dict[str, st.SearchStrategy[Any]]] = {
         "to": POSITIONS,
         "filter_epoch": EPOCHS,
         "drop_from": st.integers(-1, 12),
+        "drop_to": OFFSETS,
         "receipts": OFFSET_ROWS,
         "lost": st.tuples(OFFSETS, OFFSETS),
     },

@@ -90,6 +90,16 @@ def test_a_checkpoint_is_put_back_with_its_receipts_and_only_once(store: Store) 
     assert amend(store, 20, at(9), **back) == Fenced(op=3, epoch=0)
 
 
+def test_receipts_between_two_offsets_are_dropped_and_no_other(store: Store) -> None:
+    committed(store, 20, (3, b"three"), (8, b"eight"), (9, b"nine"), (1 << 40, b"far"))
+    again = {"drop_from": 8, "drop_to": 1 << 40, "receipts": ((9, b"anew"),)}
+    for _ in range(2):
+        assert amend(store, 20, at(20), **again) == SourceAmended(op=3)
+        assert read(store).receipts == ((3, b"three"), (9, b"anew"), (1 << 40, b"far"))
+    assert amend(store, 20, at(20), drop_from=4) == SourceAmended(op=3)
+    assert read(store).receipts == ((3, b"three"),)
+
+
 def test_ranges_that_were_lost_are_remembered_each_once(store: Store) -> None:
     committed(store, 20)
     assert read(store).lost == ()

@@ -1,6 +1,7 @@
 """What stands where an archiver had read others: which of it the archive lacks, and where nobody can say."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any, Final
 
 import pytest
@@ -10,9 +11,9 @@ from qim.core.contract.logvalue import Outboxed, read_outbox
 from qim.core.mending import unarchived as module
 from qim.core.mending.asking import NotMended
 from qim.core.mending.outbox import OutboxRepair
-from qim.core.mending.unarchived import Archived, unarchived
+from qim.core.mending.unarchived import Archived, refuse_hole, unarchived
 from qim.core.ports.archive import ArchiveBodiesRead, ReadArchiveBodies
-from qim.core.ports.log import EndsRead, StoredRecord, Topic
+from qim.core.ports.log import EndsRead, Fetch, Fetched, StoredRecord, Topic
 from qim.core.ports.store_history import ArchiveCommitted, ArchiveOpened, CommitArchive, OpenArchive
 from qim.core.position import Verdict
 from qim.sim.generate import generate
@@ -22,6 +23,7 @@ from tests.core.mending.settled import World
 from tests.core.mending.test_outbox_repair import cut, repairing
 
 FIRST: Final = 10
+PARTITION: Final = 2
 F: Final = 5
 """The greatest barrier that the archiver had passed; its position is 18, and the log ends at 20."""
 
@@ -52,19 +54,30 @@ def again(
 ) -> list[int] | None:
     """Offsets of what comes again, where the archive lacks these; None where it wasn't even asked."""
     lacks = {placed[at][0] for at in archive_lacks}
+    names = {at: message_id for at, (message_id, _) in placed.items()}
     archived = Archived(offset=18, kept=18, verdict=verdict, filter_epoch=F)
     log = EndsRead(op=0, topic_id=b"t", start=FIRST, end=20)
-    procedure = unarchived(archived, log, placed, barriers)
-    answer: ArchiveBodiesRead | None = None
+    procedure = unarchived(PARTITION, archived, log, names, barriers)
+    answer: ArchiveBodiesRead | Fetched | None = None
     try:
         while True:
             request = procedure.send(answer)
+            if isinstance(request, Fetch):
+                answer = fetched(placed, request)
+                continue
             assert isinstance(request, ReadArchiveBodies)
             assert len(request.names) <= module.NAMES_PAGE
             stored = [None if name[2] in lacks else b"it" for name in request.names]
             answer = ArchiveBodiesRead(op=0, stored=tuple(stored))
     except StopIteration as done:
         return None if answer is None else list(done.value.values())
+
+
+def fetched(placed: Placed, request: Fetch) -> Fetched:
+    """Of a log that has only these."""
+    span = range(request.offset, request.offset + request.limit)
+    records = tuple(placed[at][1] for at in span if at in placed)
+    return Fetched(op=0, topic_id=b"t", start=FIRST, end=20, records=records)
 
 
 @pytest.mark.parametrize(
@@ -135,6 +148,27 @@ def test_an_archive_below_the_start_of_the_log_is_refused_by_name(world: World) 
     for procedure in (run.planned(), run.applied()):
         with pytest.raises(NotMended, match=f"the log begins at {partition.start}"):
             world.carry_out(procedure)
+
+
+@pytest.mark.parametrize(
+    ("offset", "kept", "is_one"),
+    [
+        (50, 50, False),  # retention has not come to it yet
+        (30, 60, True),  # the hot store's position is below the start of the log
+        (60, 30, True),  # an older copy of the archive has come back
+        (60, 0, True),  # an empty one
+        (60, 45, False),  # an older one that the log can still fill up
+        (0, 30, True),  # the store is new
+        (0, 0, False),  # nothing was ever archived
+    ],
+)
+def test_what_neither_archive_nor_log_has_is_a_hole(offset: int, kept: int, is_one: bool) -> None:
+    """As an archiver judges at its open: it stops there, and `nothing lost` would be a lie."""
+    verdict = Verdict.BELOW_START if 0 < offset < 40 else Verdict.TRUSTED
+    archived = Archived(offset=offset, kept=kept, verdict=verdict)
+    log = EndsRead(op=0, topic_id=b"t", start=40, end=90)
+    with pytest.raises(NotMended, match="is in neither") if is_one else nullcontext():
+        refuse_hole(PARTITION, log, archived)
 
 
 @pytest.mark.parametrize("begun_above", [False, True])
