@@ -111,10 +111,13 @@ class Operators:
         """No process of this role may start now."""
         return self._down.get(role, 0) > 0
 
-    def order(self, roles: tuple[str, ...], begun: Begun, stops_after: int) -> None:
-        """Stop all processes of ``roles``, have it carried out, let them start again."""
-        scene = self._scene
+    def expect(self) -> None:
+        """Somebody has something to mend, and orders it when they have noticed."""
         self._working += 1
+
+    def order(self, roles: tuple[str, ...], begun: Begun, stops_after: int) -> None:
+        """Stop all processes of ``roles``, have it carried out, let them start again. It was expected."""
+        scene = self._scene
         self._made += 1
         scene.count("operator.ordered")
         for role in roles:

@@ -35,9 +35,11 @@ class DispatchLost(FaultBase, frozen=True, kw_only=True, gc=False, tag="dispatch
         if scene.history.oracle.epoch(self.shard) > FIRST_SHARD_EPOCH:
             # What its projection has not read again by then, a second loss takes from the list (decision 0032, Price).
             scene.count("operator.bumped_again")
+            scene.operators.expect()
             self._bump(scene)
         elif self._loses(scene):
             scene.history.dispatch_lost(self.shard)
+            scene.operators.expect()
             scene.world.at(scene.world.now + self.notice_ms, 0, self._bump, scene)
         else:
             scene.count("operator.nothing_to_lose")
