@@ -9,7 +9,7 @@ from typing import Final
 from msgspec import Struct
 
 from qim.core.contract.entities import CommitAuditFact, CommitState, decode_stored_record
-from qim.core.contract.logvalue import Barrier, Outboxed
+from qim.core.contract.logvalue import Barrier, NewerFormat, Outboxed
 from qim.core.effective import EffectiveFilter
 from qim.core.mending import applied, looking, source
 from qim.core.mending.asking import (
@@ -162,6 +162,12 @@ def walk(partition: int, log: EndsRead) -> Procedure[Standing]:
         for stored in records:
             offset = stored.offset + 1
             entry = read(stored)
+            if isinstance(entry, NewerFormat):
+                # Who waits before it would be put behind it.
+                raise NotMended(
+                    f"outbox {partition} has a record of format {entry.version} at {stored.offset}, newer than this program "
+                    "reads: repair it with the version that wrote it"
+                )
             if isinstance(entry, Barrier) and entry.epoch > passed.epoch:
                 found.barriers.append((stored.offset, entry.epoch))
             if isinstance(entry, Barrier | Outboxed) and passed.admits(entry):

@@ -14,12 +14,14 @@ from qim.core.mending.asking import NotMended
 from qim.core.mending.lost import walk
 from qim.core.mending.outbox import OutboxRepair
 from qim.core.ports.completion import Failed, FailReason, StoreRole, Unknown
-from qim.core.ports.log import Append, EndsRead, Fetch, Fetched, StoredRecord, Topic
+from qim.core.ports.log import Append, EndsRead, Fetch, Fetched, LogRecord, StoredRecord, Topic
 from qim.core.ports.registry import LeaseRead
+from qim.core.ports.store_history import CommitArchive
 from qim.core.ports.store_operator import AmendSource
 from qim.core.ports.store_source import OpenSource, SourceOpened
 from tests.core.mending.settled import KEY, World
 from tests.core.mending.test_outbox_repair import cut, message_ids, repairing
+from tests.core.newer_format import LATER_VERSION, NEWER
 
 RECORDS: Final = 2_000
 BODY_BYTES: Final = 8_192
@@ -97,6 +99,22 @@ def test_a_fanout_whose_records_could_not_be_dispatched_is_not_put_behind_them(
     with pytest.raises(NotMended):
         world.carry_out(OutboxRepair(number, world.shards(), **more).applied())
     assert astray[0], "its position stands where it stood"
+
+
+def test_an_outbox_with_a_record_of_a_newer_format_is_not_repaired_by_an_older_program(
+    world: World,
+) -> None:
+    """Fanout and archiver wait before it; put behind, nobody would ever dispatch it."""
+    number = cut(world, 3)
+    newer = LogRecord(key=b"k", value=NEWER)
+    world.answer(Append(op=0, topic=Topic.OUTBOX, partition=number, epoch=0, records=(newer,)))
+    stands = world.scene.log.partitions[Topic.OUTBOX, number].end - 1
+    before = len(world.asked)
+    for procedure in (repairing(world, number).planned(), repairing(world, number).applied()):
+        with pytest.raises(NotMended, match=f"format {LATER_VERSION} at {stands}, newer than"):
+            world.carry_out(procedure)
+    writes = (Append, AmendSource, CommitArchive)
+    assert not [one for one in world.asked[before:] if isinstance(one, writes)]
 
 
 def test_a_log_greater_than_a_memory_is_walked(world: World) -> None:
