@@ -1,6 +1,7 @@
 """A mailbox shard whose dispatch log was lost or made anew begins again under the next shard_epoch (pipeline.md §7).
 
-    leases of mailbox and session --> old W, what was dispatched above it --> fanout put back to the first of these
+    leases of mailbox and session --> old W --> fanout's fence raised --> what was dispatched above W
+    --> fanout put back to the first of these
     --> old mailboxes trimmed --> claims above the old W void, W = trim = the predecessor of (new | start of the log)
     --> the projection restarted --> leases given back
 
@@ -99,7 +100,7 @@ class Bump:
         left = yield from looking.left(self._shard)
         mailbox = yield from epoch_of(Role.MAILBOX, self._shard)
         session = yield from epoch_of(Role.SESSION, self._shard)
-        return (yield from self._judged(mailbox, session, left)).plan
+        return (yield from self._judged(mailbox, session, left, fencing=False)).plan
 
     def applied(self) -> Procedure[BumpPlan]:
         """The whole of it, while we hold both leases."""
@@ -116,8 +117,10 @@ class Bump:
 
         return (yield from leased(mailbox, self._owner, self._address, with_mailbox))
 
-    def _judged(self, epoch: int, projecting: int, left: ShardStateRead) -> Procedure[_Judged]:
-        """Both opened, their positions judged, the receipts read."""
+    def _judged(
+        self, epoch: int, projecting: int, left: ShardStateRead, *, fencing: bool
+    ) -> Procedure[_Judged]:
+        """Both opened, their positions judged, the receipts read. ``fencing``: no other receipt may be written any more."""
         state = yield from self._open_mailbox(epoch)
         session = yield from looking.session(self._shard, projecting, self._fresh_key)
         log = yield from ends(Topic.DISPATCH, self._shard)
@@ -131,6 +134,10 @@ class Bump:
         redo: Redo = ()
         unsettled: Unsettled = ()
         if not begun:
+            if fencing and (self._force or not whole):
+                # A commit under way names what the log lost since: its receipt would come when nobody looks again.
+                for partition in range(self._partitions):
+                    yield from source.fenced(partition, self._fresh_key)
             redo, unsettled = yield from self._wanted(left, state, log, projected)
         plan = BumpPlan(
             shard=self._shard,
@@ -210,7 +217,8 @@ class Bump:
         return [(offset, one) for (offset, _), one in named.items()]
 
     def _do(self, epoch: int, projecting: int) -> Procedure[BumpPlan]:
-        judged = yield from self._judged(epoch, projecting, (yield from looking.left(self._shard)))
+        left = yield from looking.left(self._shard)
+        judged = yield from self._judged(epoch, projecting, left, fencing=True)
         plan, state, session = judged.plan, judged.state, judged.session
         if judged.begun:
             yield from self._restart(projecting, session, plan.shard_epoch)
@@ -223,9 +231,6 @@ class Bump:
         for partition, checkpoint, first in plan.redo:
             if first < checkpoint:
                 yield from source.put_back(partition, self._fresh_key, first)
-            elif checkpoint < (yield from ends(Topic.OUTBOX, partition)).end:
-                # A run that ended before it could wake fanout may have put it back: nobody else would.
-                yield from source.woken(partition)
         promised = yield from self._promised()
         yield from self._trim(epoch, state, watermark)
         to = before_first(plan.new_shard_epoch, plan.log_start)

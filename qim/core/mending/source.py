@@ -20,7 +20,9 @@ from qim.core.mending.asking import (
 )
 from qim.core.ports.log import Position, Topic
 from qim.core.ports.registry import (
+    EpochRaised,
     LeaseRead,
+    RaiseEpoch,
     ReadLease,
     Release,
     Released,
@@ -147,6 +149,19 @@ def put_back(partition: int, fresh_key: bytes, offset: int) -> Procedure[None]:
     filter_epoch = yield from barrier_below(partition, offset)
     yield from amend(source, position, filter_epoch, drop_from=offset)
     yield from woken(partition)
+
+
+def fenced(partition: int, fresh_key: bytes) -> Procedure[None]:
+    """A commit that its owner has under way, of dispatches that stood when it was sent, is refused from now on.
+
+    The owner's next renewal finds its lease lost, also where it rests in a parked fetch; under the next epoch what no receipt
+    tells of is dispatched again.
+    """
+    resource = Resource(role=Role.FANOUT, number=partition)
+    epoch = (yield from epoch_of(Role.FANOUT, partition)) + 1
+    yield from ask(RaiseEpoch(op=0, resource=resource, above=epoch), EpochRaised)
+    request = OpenSource(op=0, partition=partition, epoch=epoch, fresh_key=fresh_key)
+    yield from ask(request, SourceOpened)
 
 
 def woken(partition: int) -> Procedure[None]:

@@ -4,10 +4,13 @@ from typing import Any
 
 import pytest
 
+from qim.core.contract.entities import encode_receipt
+from qim.core.contract.logvalue import Dispatched, read_dispatch
 from qim.core.contract.sequences import split_mailbox_seq
+from qim.core.mending import source
 from qim.core.mending.asking import NotMended
 from qim.core.mending.bump import Bump, BumpPlan
-from qim.core.ports.completion import Unknown
+from qim.core.ports.completion import Fenced, Unknown
 from qim.core.ports.log import Position, Topic
 from qim.core.ports.registry import Resource, Role
 from qim.core.ports.store_mailbox import ReadShardState, TrimMailbox
@@ -18,6 +21,7 @@ from qim.core.ports.store_session import (
     ProjectDispatches,
     SessionOpened,
 )
+from qim.core.ports.store_source import CommitSource
 from tests.core.mending.settled import KEY, World
 
 
@@ -119,6 +123,37 @@ def test_a_session_that_alone_had_read_what_is_lost_is_seen(world: World) -> Non
     assert not world.carry_out(bump(world, number).planned()).whole
     assert world.carry_out(bump(world, number).applied()).applied
     assert epochs(world, number) == (2, 2)
+
+
+def test_no_commit_under_way_comes_after_the_look_at_the_receipts(world: World) -> None:
+    """It names what stood when it was sent: where the log lost that since, its receipt would pass for a dispatch that stands."""
+    number = max(range(world.shards()), key=lambda one: log_end(world, one))
+    log = world.scene.log.partitions[Topic.DISPATCH, number]
+    (stored,) = log.slice(log.end - 1, 1, 1)
+    read = read_dispatch(stored.value)
+    assert isinstance(read, Dispatched)
+    partition, low = read.dispatch.source_partition, read.dispatch.source_offset
+    held = world.carry_out(source.evidence(partition))
+    stood = world.carry_out(source.opened(partition, KEY))
+    world.carry_out(source.put_back(partition, KEY, low))
+    under_way = CommitSource(
+        op=0,
+        partition=partition,
+        epoch=stood.epoch,
+        incarnation=stood.incarnation,
+        from_offset=low,
+        to=stood.position,
+        filter_epoch=stood.filter_epoch,
+        receipts=tuple((at, encode_receipt(one)) for at, one in held.receipts.items() if at >= low),
+        dead_letters=(),
+    )
+    world.scene.log.lose_tail(log, 1, refill=False)
+    plan = world.carry_out(bump(world, number, force=True).applied())
+    assert (partition, low, low) in plan.redo, "of what no receipt tells nothing is to be redone"
+    answer = world.answer(under_way)
+    assert isinstance(answer, Fenced)
+    assert answer.epoch > stood.epoch
+    assert world.carry_out(source.opened(partition, KEY)).position.offset == low
 
 
 def log_end(world: World, number: int) -> int:
