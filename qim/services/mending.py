@@ -6,11 +6,13 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, Literal, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from qim.core.audit import AuditReport, Orphan
 from qim.core.contract.params import Parameters
 from qim.core.mending.asking import NothingYet, NotMended, Procedure, Unanswered
 from qim.core.mending.bump import Bump, BumpPlan
+from qim.core.mending.carrying import Carrying
 from qim.core.mending.dead_letters import DeadLetter, Redispatch, listed, redriven
 from qim.core.mending.dispatches import MENDABLE, redispatched
 from qim.core.mending.halts import Halt, halts
@@ -18,10 +20,12 @@ from qim.core.mending.outbox import OutboxPlan, OutboxRepair
 from qim.core.mending.user_state import UserStatePlan, UserStateRepair
 from qim.core.ports.archive import ArchiveRequest
 from qim.core.ports.completion import Failed, FailReason, StoreRole, Unknown
+from qim.core.ports.local import Started
 from qim.core.ports.log import LogRequest
 from qim.core.ports.registry import RegistryRequest
 from qim.core.ports.store import StoreRequest, store_role
 from qim.services.hosting import Ports
+from qim.services.runtime import monotonic_ms
 
 T = TypeVar("T")
 ANSWER_SECONDS_MAX: Final = 60.0
@@ -60,14 +64,27 @@ class Mender:
         self._owner = f"operator-{secrets.token_hex(4)}"
 
     async def carry_out(self, procedure: Procedure[T]) -> T:
-        """Its report. Raises NotMended."""
+        """Its report, and its leases renewed until it has come to its end. Raises NotMended."""
+        machine = Carrying(procedure)
+        events: list[Any] = [Started(address=ADDRESS, wall=0)]
+        asked: list[asyncio.Task[Any]] = []
         try:
-            request = next(procedure)
             while True:
-                request = procedure.send(await self._answer(request))
-        except StopIteration as done:
-            report: T = done.value
-            return report
+                for request in machine.step(monotonic_ms(), events):
+                    asked.append(asyncio.ensure_future(self._completed(request)))
+                if machine.idle():
+                    report: T = machine.result()
+                    return report
+                due = machine.deadline()
+                wait = None if due is None else max(0, due - monotonic_ms()) / 1000
+                done, _ = await asyncio.wait(
+                    asked, timeout=wait, return_when=asyncio.FIRST_COMPLETED
+                )
+                events = [one.result() for one in asked if one in done]
+                asked = [one for one in asked if one not in done]
+        finally:
+            for one in asked:
+                one.cancel()
 
     async def dead_letters(self, partitions: Sequence[int] = ()) -> tuple[DeadLetter, ...]:
         """All of these outbox partitions, or of all."""
@@ -130,6 +147,9 @@ class Mender:
 
     def _key(self) -> bytes:
         return secrets.token_bytes(16)
+
+    async def _completed(self, request: Any) -> Any:
+        return replace(await self._answer(request), op=request.op)
 
     async def _answer(self, request: Any) -> Any:
         """What passes by itself is tried again; an outcome that isn't known is the procedure's to judge."""

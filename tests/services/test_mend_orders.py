@@ -10,9 +10,10 @@ from msgspec.structs import replace
 from qim.cli.mending import _is_left, _text
 from qim.core.audit import AuditReport, OrphanKind
 from qim.core.contract.params import DEFAULT
+from qim.core.mending import carrying
 from qim.core.ports.completion import Failed, FailReason
 from qim.core.ports.log import Append, ReadEnds, Topic
-from qim.core.ports.registry import Acquire, Denied
+from qim.core.ports.registry import Acquire, Denied, Renew, Renewed, Role
 from qim.core.ports.store_mailbox import ReadShardState, ShardStateRead
 from qim.core.ports.store_operator import BumpShard
 from qim.services import mending
@@ -26,14 +27,26 @@ ASLEEP = object()
 """What a server answers that never answers."""
 
 
+WAITS = object()
+"""What it answers that waits until a lease has been renewed."""
+
+
 class Side:
     """Every port of a mender, over a settled world."""
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self._waiting: list[Callable[[], None]] = []
 
     def submit(self, request: Any, answered: Callable[[Any], None]) -> None:
         answer = self._world.fate(request)
+        if answer is WAITS:
+            self._waiting.append(lambda: answered(self._world.answer(request)))
+            return
+        if isinstance(request, Renew):
+            for waiting in self._waiting:
+                waiting()
+            self._waiting.clear()
         if answer is not ASLEEP:
             answered(self._world.answer(request) if answer is None else answer)
 
@@ -140,6 +153,37 @@ def test_where_a_server_is_away_what_comes_after_is_not_tried(world: World) -> N
     assert f"shard {second}: refused: BumpShard: unreachable" in lines
     assert f"shard {world.shards() - 1}: not tried" in lines
     assert lines[-1] == f"refused: {report['refused']}", "and no promise that --apply would do it"
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_leases_are_renewed_while_a_server_takes_its_time(
+    world: World, monkeypatch: pytest.MonkeyPatch, kept: bool
+) -> None:
+    """One that is lost all the same is told of that shard, and the others go on."""
+    monkeypatch.setattr(carrying, "RENEW_MS", 20)
+    _, second, *_ = todo = lost(world)
+    renewed: list[Role] = []
+
+    def slow(request: Any) -> Any:
+        if isinstance(request, BumpShard) and request.shard == second:
+            return WAITS
+        if isinstance(request, Renew):
+            named = tuple(one for one, _ in request.leases)
+            renewed.extend(one.role for one in named if one.number == second)
+            gone = [one for one in named if one.number == second and one.role is Role.SESSION]
+            return Renewed(op=0, lost=() if kept else tuple(gone))
+        return None
+
+    world.fate = slow
+    report = carried_out(world, "bump", apply=True)
+    assert renewed[:2] == [Role.MAILBOX, Role.SESSION]
+    changed = dict.fromkeys(todo, "done") | ({} if kept else {second: "refused"})
+    assert results(report) == expected(world, changed)
+    if not kept:
+        why = report["found"][second]["why"]
+        assert why.startswith(f"overtaken: the lease of session {second} ended amid the work")
+        world.fate = lambda request: None
+        assert results(carried_out(world, "bump", apply=True))[second] == "done", "what was left"
 
 
 def test_a_server_that_never_answers_is_away(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,6 @@ from qim.core.ports.registry import (
     LeaseRead,
     ReadLease,
     Release,
-    Released,
     Resource,
     Role,
 )
@@ -24,7 +23,7 @@ Procedure = Generator[Any, Any, T]
 """Yields requests of qim/core/ports, is sent what the port answers, returns its report."""
 
 LEASE_TTL_MS = 120_000
-"""Long enough for a step; fences make what comes later harmless."""
+"""Of a procedure's leases, which are renewed while it goes on (carrying.py); one that was killed keeps others away no longer."""
 FETCH_RECORDS = 512
 FETCH_BYTES = 4 * 1024 * 1024
 OutboxEntry = Barrier | Outboxed | NewerFormat | Undecodable
@@ -44,6 +43,16 @@ class NothingYet(NotMended):
 
 class Moved(NotMended):
     """Somebody else moved what was judged: look again."""
+
+
+class Overtaken(NotMended):
+    """Another owner came between: what was to be done amid that is not, and a run that begins anew finds what is left."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"overtaken: {what}. Nothing is lost by that, and not all of it is done: order it again, with every process that "
+            "holds these leases stopped"
+        )
 
 
 def ask(request: Any, kind: type[R]) -> Procedure[R]:
@@ -88,9 +97,10 @@ def leased(
     try:
         result = yield from work(reply.epoch)
     except NotMended:
-        yield from ask(release, Released)
+        # Whatever answers this, the refusal is told: a lease that is not given back ends by itself.
+        yield release
         raise
-    yield from ask(release, Released)
+    yield release
     return result
 
 

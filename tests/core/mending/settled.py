@@ -30,6 +30,8 @@ from qim.core.ports.registry import (
     RegisterBarrier,
     Release,
     Released,
+    Renew,
+    Renewed,
 )
 from qim.core.ports.store import store_role
 from qim.sim.auditing import audited
@@ -73,7 +75,7 @@ class World:
         match request:
             case Append() | Fetch() | ReadEnds():
                 return self._log(request)
-            case ReadLease() | Acquire() | Release() | RegisterBarrier() | RaiseEpoch():
+            case ReadLease() | Acquire() | Renew() | Release() | RegisterBarrier() | RaiseEpoch():
                 return self._registry(request)
             case ReadArchivedConversations() | ReadArchiveBodies():
                 return self.scene.archive.ask(request)
@@ -135,6 +137,8 @@ class World:
             case RegisterBarrier():
                 lease.barriers.append((request.epoch, request.offset))
                 return BarrierRegistered(op=0)
+            case Renew():
+                return Renewed(op=0, lost=())
             case _:
                 return Released(op=0)
 
