@@ -1,5 +1,6 @@
 """`qim sim run | replay | audit`: options, JSON and exit statuses as docs/simulator.md has them."""
 
+import gc
 import json
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from qim.cli.main import main
+from qim.cli.sim.run import CHUNK_SEEDS, campaign
 from qim.core.ports.log import Topic
 from qim.sim.campaign import Campaign, Outcome
 from qim.sim.faults import TopicRecreated
@@ -53,6 +55,19 @@ def test_run_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert status == 0
     assert "2 worlds of profile calm from seed 0: 2 clean, 0 not" in text
     assert "events and" in text
+
+
+def test_a_campaign_keeps_no_world_behind_its_chunk() -> None:
+    """At each chunk what was not collected yet of the last worlds was put among what is never collected: 1 MB a world."""
+    kept: list[int] = []
+    try:
+        for outcomes in campaign("calm", range(3 * CHUNK_SEEDS), jobs=1):
+            assert len(outcomes) == CHUNK_SEEDS
+            kept.append(gc.get_freeze_count())
+    finally:
+        gc.unfreeze()
+    assert len(kept) == 3
+    assert len(dict.fromkeys(kept)) == 1, kept
 
 
 def test_replay_tells_the_same_world(capsys: pytest.CaptureFixture[str]) -> None:
