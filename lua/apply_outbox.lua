@@ -25,8 +25,10 @@ local function tell_whole()
   if ARGV[7] ~= '' then call('HSET', KEYS[2], 'o', ARGV[7]) end
 end
 if not below(applied, ARGV[5]) then
-  -- What stands before `applied` is told anew where an operator filled up a log that had lost it.
-  if applied == ARGV[5] and ARGV[8] ~= '' then call('HSET', KEYS[2], 'd', ARGV[5] .. ARGV[8]) end
+  -- What stands before `applied` is told anew where an operator filled up a log that had lost it: the record, and the barriers.
+  if applied == ARGV[5] and ARGV[8] ~= '' then
+    call('HSET', KEYS[2], 'f', ARGV[6], 'd', ARGV[5] .. ARGV[8])
+  end
   tell_whole()
   return {'K'}
 end

@@ -3,6 +3,7 @@
 from qim.core.mending import source
 from qim.core.mending.asking import Procedure, ask, record_at
 from qim.core.mending.looking import key_of
+from qim.core.mending.passed import Barriers, passed_at
 from qim.core.mending.source import Evidence
 from qim.core.ports.log import EndsRead, Topic
 from qim.core.ports.store_message import ApplyOutbox, OpenShard, OutboxApplied, ShardOpened
@@ -19,7 +20,9 @@ def judged(log: EndsRead, known: Evidence) -> Procedure[Verdict]:
     return Verdict.TRUSTED
 
 
-def told(log: EndsRead, known: Evidence, epoch: int, fresh_key: bytes) -> Procedure[None]:
+def told(
+    log: EndsRead, known: Evidence, standing: Barriers, epoch: int, fresh_key: bytes
+) -> Procedure[None]:
     """What stands there now, under the ``epoch`` of the writer's lease, which we hold; OPEN applies all from there on again."""
     if known.applied <= log.start:
         return
@@ -37,7 +40,7 @@ def told(log: EndsRead, known: Evidence, epoch: int, fresh_key: bytes) -> Proced
         now_wall=0,
         applied_from=opened.applied,
         applied_to=opened.applied,
-        filter_epoch=opened.filter_epoch,
+        filter_epoch=passed_at(standing, opened.applied),
         records=(),
         before=to.digest,
     )

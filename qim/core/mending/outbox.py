@@ -21,10 +21,11 @@ from msgspec import Struct
 
 from qim.core.contract.logvalue import Outboxed, barrier_value, outbox_value
 from qim.core.mending import applied, dispatching, source
-from qim.core.mending.asking import NotMended, Procedure, ask, barrier_below, leased, read
+from qim.core.mending.asking import NotMended, Procedure, ask, leased, read
 from qim.core.mending.audits import end_audits
 from qim.core.mending.looking import key_of
 from qim.core.mending.lost import Found, bodies_of, look
+from qim.core.mending.passed import Barriers, barriers, passed_at
 from qim.core.mending.settling import hold, settle
 from qim.core.mending.unarchived import refuse_hole
 from qim.core.ports.log import Append, Appended, LogRecord, StoredRecord, Topic
@@ -165,6 +166,7 @@ class OutboxRepair:
         receipts = {one.message_id: one for one in found.known.receipts.values()}
         yield from end_audits(self._partition, self._fresh_key)
         yield from self._pad(epoch, plan.padding)
+        standing = yield from barriers(self._partition)
         lost = [one.message_id() for one in found.lost if one.message_id() in bodies]
         again = yield from found.written_over()
         before = [bodies[one] for one in lost if one in receipts]
@@ -189,8 +191,8 @@ class OutboxRepair:
         yield from self._publish(epoch, after)
         if self._tiered:
             # Last of all: once it is trusted again, nothing tells a later run what was still to be published for it.
-            yield from self._put_archiver(epochs[Role.ARCHIVER], found)
-        yield from applied.told(found.log, found.known, epoch, self._fresh_key)
+            yield from self._put_archiver(epochs[Role.ARCHIVER], found, standing)
+        yield from applied.told(found.log, found.known, standing, epoch, self._fresh_key)
         yield from source.woken(self._partition)
         return msgspec.structs.replace(
             plan,
@@ -257,7 +259,7 @@ class OutboxRepair:
             )
             yield from dispatching.append(made)
 
-    def _put_archiver(self, epoch: int, found: Found) -> Procedure[None]:
+    def _put_archiver(self, epoch: int, found: Found, standing: Barriers) -> Procedure[None]:
         """Behind the padding: what it had archived is archived, what was published again it takes once more."""
         archived = found.archived
         if archived.offset <= found.differs_from and not archived.astray():
@@ -267,7 +269,6 @@ class OutboxRepair:
         opened = yield from ask(request, ArchiveOpened)
         place = max(archived.offset, found.log.start)
         to = yield from source.position_at(Topic.OUTBOX, self._partition, place)
-        filter_epoch = yield from barrier_below(self._partition, place)
         commit = CommitArchive(
             op=0,
             partition=self._partition,
@@ -275,6 +276,6 @@ class OutboxRepair:
             incarnation=opened.incarnation,
             from_offset=archived.offset,
             to=to,
-            filter_epoch=filter_epoch,
+            filter_epoch=passed_at(standing, place),
         )
         yield from ask(commit, ArchiveCommitted)
