@@ -62,6 +62,8 @@ class Standing(Struct):
     placed: dict[int, bytes]
     barriers: list[tuple[int, int]]
     """(offset, epoch) of those that are above every one before them."""
+    barrier_epoch: int = 0
+    """The greatest of all, those below the log's start too."""
 
     def stands(self, message_id: bytes, offset: int) -> bool:
         """Whether it is this message that stands there."""
@@ -82,6 +84,8 @@ class Found(Struct):
     """Messages that their writer has not marked."""
     unarchived: dict[bytes, None]
     """Messages that stand where the archiver had read others, and the archive doesn't have."""
+    barrier_epoch: int
+    """The greatest that stands in the log, or had stood below it."""
 
     def stood(self) -> int:
         """Behind everything that ever stood at an offset of this partition, as far as anybody remembers."""
@@ -147,6 +151,7 @@ def look(partition: int, fresh_key: bytes, *, tiered: bool) -> Procedure[Found]:
             for message_id, offset in lacking.items()
             if standing.effective[message_id] == offset  # else it stands behind, too
         },
+        barrier_epoch=standing.barrier_epoch,
     )
 
 
@@ -175,6 +180,7 @@ def walk(partition: int, log: EndsRead) -> Procedure[Standing]:
                 message_id = entry.record.message_id
                 found.placed[stored.offset] = message_id
                 found.effective[message_id] = stored.offset
+    found.barrier_epoch = passed.epoch
     return found
 
 

@@ -9,7 +9,8 @@
     --> the archiver put to where it stood, in the log as it is now --> leases given back
 
 What its writer appended last, where others had stood, is published again with the lost ones: its OPEN or the archiver would
-pass over it; and so is what was committed since where the archiver had read others (unarchived.py). What retention or an audit took
+pass over it; and so is what was committed since where the archiver had read others (unarchived.py). What is published is read back
+before anything rests on it: another owner's barrier may have come first (publishing.py). What retention or an audit took
 out of the facts was covered and needs nothing. Run again after a stop, it finds in the log what it had published.
 """
 
@@ -19,17 +20,18 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from qim.core.contract.logvalue import Outboxed, barrier_value, outbox_value
+from qim.core.contract.logvalue import Outboxed
 from qim.core.mending import applied, dispatching, source
-from qim.core.mending.asking import NotMended, Procedure, ask, leased, read
+from qim.core.mending.asking import NotMended, Procedure, ask, leased
 from qim.core.mending.audits import end_audits
 from qim.core.mending.looking import key_of
 from qim.core.mending.lost import Found, bodies_of, look
 from qim.core.mending.passed import Barriers, barriers, passed_at
+from qim.core.mending.publishing import Publishing
 from qim.core.mending.settling import hold, settle
 from qim.core.mending.unarchived import refuse_hole
-from qim.core.ports.log import Append, Appended, LogRecord, StoredRecord, Topic
-from qim.core.ports.registry import BarrierRegistered, RegisterBarrier, Resource, Role
+from qim.core.ports.log import Topic
+from qim.core.ports.registry import Resource, Role
 from qim.core.ports.store_history import (
     ArchiveCommitted,
     ArchiveOpened,
@@ -37,8 +39,6 @@ from qim.core.ports.store_history import (
     OpenArchive,
 )
 
-BATCH_RECORDS: Final = 256
-BATCH_BYTES: Final = 512 * 1024
 PADDING_MAX: Final = 1_000_000
 """Barriers a run will append: more are a day's work of a log, and a question for a person."""
 
@@ -165,7 +165,8 @@ class OutboxRepair:
             )
         receipts = {one.message_id: one for one in found.known.receipts.values()}
         yield from end_audits(self._partition, self._fresh_key)
-        yield from self._pad(epoch, plan.padding)
+        log = Publishing(self._partition, epoch, found)
+        yield from log.pad(plan.padding)
         standing = yield from barriers(self._partition)
         lost = [one.message_id() for one in found.lost if one.message_id() in bodies]
         again = yield from found.written_over()
@@ -176,7 +177,7 @@ class OutboxRepair:
         redispatched = 0
         if passed:
             yield from hold(self._partition, self._fresh_key)
-        yield from self._publish(epoch, before)
+        yield from log.publish(before)
         yield from self._remember(found, plan)
         if passed:
             redispatched = yield from settle(
@@ -188,7 +189,7 @@ class OutboxRepair:
             )
         else:
             yield from self._claim(again)
-        yield from self._publish(epoch, after)
+        yield from log.publish(after)
         if self._tiered:
             # Last of all: once it is trusted again, nothing tells a later run what was still to be published for it.
             yield from self._put_archiver(epochs[Role.ARCHIVER], found, standing)
@@ -208,48 +209,6 @@ class OutboxRepair:
         opened = yield from source.opened(self._partition, self._fresh_key)
         lost = (found.differs_from, found.log.end + max(plan.padding, 1))
         yield from source.amend(opened, opened.position, opened.filter_epoch, lost=lost)
-
-    def _pad(self, epoch: int, count: int) -> Procedure[None]:
-        """At least one barrier: whatever a dead owner appends late means nothing behind it."""
-        left = max(count, 1)
-        first = True
-        while left:
-            batch = min(left, BATCH_RECORDS)
-            records = (LogRecord(key=b"", value=barrier_value(epoch)),) * batch
-            offsets = yield from self._append(epoch, records)
-            left -= batch
-            if first:
-                first = False
-                request = RegisterBarrier(
-                    op=0,
-                    resource=Resource(role=Role.WRITER, number=self._partition),
-                    epoch=epoch,
-                    offset=offsets[0],
-                )
-                yield from ask(request, BarrierRegistered)
-
-    def _publish(self, epoch: int, stored: Sequence[bytes]) -> Procedure[None]:
-        """In the order in which they stood: within a conversation that is the order of seq."""
-        batch: list[LogRecord] = []
-        size = 0
-        for one in stored:
-            value = outbox_value(epoch, one)
-            entry = read(StoredRecord(offset=0, append_time=0, key=b"", value=value))
-            if not isinstance(entry, Outboxed):
-                raise NotMended("the hot store holds a record that this version can't read")
-            if batch and (len(batch) == BATCH_RECORDS or size + len(value) > BATCH_BYTES):
-                yield from self._append(epoch, tuple(batch))
-                batch, size = [], 0
-            batch.append(LogRecord(key=entry.record.message_id, value=value))
-            size += len(value)
-        if batch:
-            yield from self._append(epoch, tuple(batch))
-
-    def _append(self, epoch: int, records: tuple[LogRecord, ...]) -> Procedure[tuple[int, ...]]:
-        request = Append(
-            op=0, topic=Topic.OUTBOX, partition=self._partition, epoch=epoch, records=records
-        )
-        return (yield from ask(request, Appended)).offsets
 
     def _claim(self, again: Sequence[Outboxed]) -> Procedure[None]:
         """Fanout will meet these twice, and a claim with a source may be gone by then: one without stays."""
