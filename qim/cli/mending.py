@@ -15,7 +15,7 @@ from qim.cli.admin import add_auditor, ordered, proved
 from qim.cli.arguments import UsageError, default_data, seconds
 from qim.cli.command import Subparsers, add_command
 from qim.cli.exit_codes import Exit
-from qim.cli.output import print_json
+from qim.cli.output import print_json, say
 from qim.client import NotConnected
 from qim.core.contract.sequences import U64_MAX
 
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 DEFAULT_TIMEOUT_SECONDS = 320.0
 LOOK_SECONDS = 0.2
+OLDER = (
+    "the auditor or server that carried this out is of an older version than this command, and doesn't say what became of each: "
+    "status 1 tells nothing then. Bring it up to this version, or use the command of its own"
+)
 MAYBE_DONE = "the order may have been carried out: a dry run says what is left"
 WHERE = """
 Works on the data of an embedded server (--data), running or stopped, or on a cluster (--config FILE or --cluster: the
@@ -142,6 +146,8 @@ def _run(args: argparse.Namespace) -> int:
     left = [one for one in report["found"] if _is_left(one)]
     status = Exit.FAILED if left or "refused" in report else Exit.DONE
     status = Exit.USAGE if report.get("misasked") else status
+    if any(_is_untold(one) for one in report["found"]):
+        say(OLDER)
     if args.json:
         print_json(report)
         return int(status)
@@ -253,6 +259,11 @@ def _is_left(one: dict[str, Any]) -> bool:
     if "state" in one or "outcome" in one:
         return one.get("state", one.get("outcome")) not in _SETTLED
     return one.get("result") not in _DONE or bool(one.get("unreadable"))
+
+
+def _is_untold(one: dict[str, Any]) -> bool:
+    """Of a partition or shard, from before each had its result."""
+    return not {"state", "outcome", "result"} & one.keys()
 
 
 def _is_doable(one: dict[str, Any]) -> bool:

@@ -1,9 +1,13 @@
 """What the operator's tools say: only what --apply can do is promised of it."""
 
+import json
 from typing import Any
 
 import pytest
 
+from qim.cli import mending
+from qim.cli.exit_codes import Exit
+from qim.cli.main import main
 from qim.cli.mending import _text
 
 
@@ -64,3 +68,29 @@ def test_what_no_archive_has_is_told_of_and_left_to_apply() -> None:
     told, promise = _text({"what": "outbox", "found": [one]}, False, [one])
     assert told.endswith("; 2 stand where the archiver had read others, and no archive has them")
     assert promise == "a dry run: 1 to do; --apply does it"
+
+
+@pytest.mark.parametrize(
+    ("found", "older"),
+    [
+        ([outbox()], True),
+        ([outbox() | {"result": "whole"}], False),
+        ([letter("dispatched")], False),
+    ],
+)
+def test_a_server_that_tells_no_results_is_said_to_be_older(
+    found: list[dict[str, Any]],
+    older: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Nobody would know why the status is 1 where every line says that nothing is lost."""
+    report = {"what": "outbox", "apply": True, "found": found}
+    monkeypatch.setattr(mending, "_on_data", lambda *_: report)
+    status = main(["repair", "outbox", "--apply", "--json", "--data", "nowhere"])
+    told = capsys.readouterr()
+    assert json.loads(told.out) == report
+    assert status == (Exit.FAILED if older else Exit.DONE)
+    assert (
+        told.err.startswith("the auditor or server that carried this out is of an older") is older
+    )
