@@ -61,7 +61,7 @@ def carried_out(scene: Scene, number: int, meanwhile: Meanwhile) -> Carrying:
         scene.world.at(at, 0, lambda _: scene.routes[Append](host, request), None)
 
     message = scene.stores[StoreRole.MESSAGE]
-    routes = {
+    routes: dict[type, Any] = {
         **scene.routes,
         **dict.fromkeys(get_args(OperatorMailboxRequest), scene.boxes.request),
         **dict.fromkeys(get_args(OperatorMessageRequest), message.request),
