@@ -113,6 +113,7 @@ class Mender:
         run = Bump(
             shard,
             self._parameters.outbox_partition_count,
+            shard_count=self._parameters.shard_count,
             owner=self._owner,
             address=ADDRESS,
             fresh_key=self._key(),

@@ -1,7 +1,7 @@
 """A mailbox shard whose dispatch log was lost or made anew begins again under the next shard_epoch (pipeline.md §7).
 
     leases of mailbox and session --> old W --> fanout's fence raised --> what was dispatched above W
-    --> fanout put back to the first of these
+    --> what the projection had not, into the lists --> fanout put back to the first of these
     --> old mailboxes trimmed --> claims above the old W void, W = trim = the predecessor of (new | start of the log)
     --> the projection restarted --> leases given back
 
@@ -20,6 +20,7 @@ from qim.core.contract.logvalue import Dispatched, read_dispatch
 from qim.core.contract.sequences import U16_MAX, before_first, split_mailbox_seq
 from qim.core.mending import looking, source
 from qim.core.mending.asking import NotMended, Procedure, ask, ends, epoch_of, fetch, leased
+from qim.core.mending.listed import Owed, put_in_lists, rows_of
 from qim.core.mending.source import Evidence
 from qim.core.ports.log import EndsRead, Position, Topic
 from qim.core.ports.registry import Resource, Role
@@ -66,13 +67,16 @@ class BumpPlan(Struct, frozen=True, kw_only=True):
 
 
 class _Judged(Struct, frozen=True, kw_only=True):
-    """``begun``: a bump before this one came to the mailbox and not to its projection. ``unsettled``: of BumpShard."""
+    """``begun``: a bump before this one came to the mailbox and not to its projection. ``unsettled``: of BumpShard.
+    ``owed``: what the projection may not have read."""
 
     state: MailboxOpened
     session: SessionOpened
     plan: BumpPlan
     begun: bool
     unsettled: Unsettled
+    owed: Owed
+    log: EndsRead
 
 
 class Bump:
@@ -83,6 +87,7 @@ class Bump:
         shard: int,
         outbox_partition_count: int,
         *,
+        shard_count: int,
         owner: str,
         address: str,
         fresh_key: bytes,
@@ -90,6 +95,7 @@ class Bump:
     ) -> None:
         self._shard = shard
         self._partitions = outbox_partition_count
+        self._shard_count = shard_count
         self._owner = owner
         self._address = address
         self._fresh_key = fresh_key
@@ -133,12 +139,13 @@ class Bump:
         projected = session.dispatch.offset if session.dispatch is not None else 0
         redo: Redo = ()
         unsettled: Unsettled = ()
+        owed: Owed = ()
         if not begun:
             if fencing and (self._force or not whole):
                 # A commit under way names what the log lost since: its receipt would come when nobody looks again.
                 for partition in range(self._partitions):
                     yield from source.fenced(partition, self._fresh_key)
-            redo, unsettled = yield from self._wanted(left, state, log, projected)
+            redo, unsettled, owed = yield from self._wanted(left, state, log, projected)
         plan = BumpPlan(
             shard=self._shard,
             shard_epoch=shard_epoch,
@@ -150,12 +157,20 @@ class Bump:
             whole=whole,
             redo=redo,
         )
-        return _Judged(state=state, session=session, plan=plan, begun=begun, unsettled=unsettled)
+        return _Judged(
+            state=state,
+            session=session,
+            plan=plan,
+            begun=begun,
+            unsettled=unsettled,
+            owed=owed,
+            log=log,
+        )
 
     def _wanted(
         self, left: ShardStateRead, state: MailboxOpened, log: EndsRead, projected: int
-    ) -> Procedure[tuple[Redo, Unsettled]]:
-        """``redo`` of the plan, and the first record of each partition that the mailbox had not."""
+    ) -> Procedure[tuple[Redo, Unsettled, Owed]]:
+        """``redo`` of the plan, the first record of each partition that the mailbox had not, and what no list may have."""
         _, offset = split_mailbox_seq(_min_watermark(state) + 1)
         redo: list[tuple[int, int, int]] = []
         unsettled: list[tuple[int, int]] = []
@@ -163,12 +178,16 @@ class Bump:
         evidence: list[Evidence] = []
         for partition in range(self._partitions):
             evidence.append((yield from source.evidence(partition)))
+        # Asked again: fanout goes on, and what a receipt names stands behind the end of before.
+        log = yield from ends(Topic.DISPATCH, self._shard)
         # What an earlier epoch had is left out by its mark: its receipts name offsets of a log that is gone.
         named = [self._dispatched(one, 0, settled.get(one.partition, 0)) for one in evidence]
         counts = Counter(at for placed in named for at, _ in placed)
-        for known, placed in zip(evidence, named, strict=True):
+        listing = [self._dispatched(one, 0, before.get(one.partition, 0)) for one in evidence]
+        owed = self._owed(listing, projected)
+        for known, placed, listed in zip(evidence, named, listing, strict=True):
             partition = known.partition
-            lists = self._dispatched(known, projected, before.get(partition, 0))
+            lists = [(at, one) for at, one in listed if at >= projected]
             outbox = yield from ends(Topic.OUTBOX, partition)
             low = max(floors.get(partition, 0), outbox.start)
             late = _late(placed, counts)
@@ -186,7 +205,20 @@ class Bump:
             again += [one.source_offset for _, one in (*lists, *lost)]
             checkpoint = max(known.checkpoint, 0)
             redo.append((partition, checkpoint, min([*again, checkpoint])))
-        return tuple(redo), tuple(unsettled)
+        return tuple(redo), tuple(unsettled), owed
+
+    def _owed(self, listing: list[list[Placed]], projected: int) -> Owed:
+        """Above where the projection stood, or at the place of what it had read: a bump leaves none of these to a log."""
+        counts = Counter(at for listed in listing for at, _ in listed)
+        owed: list[tuple[int, FanoutAuditReceipt]] = []
+        for partition, listed in enumerate(listing):
+            late = _late(listed, counts)
+            owed += [
+                (partition, one)
+                for at, one in listed
+                if at >= projected or one.source_offset in late
+            ]
+        return tuple(owed)
 
     def _dispatched(self, known: Evidence, offset: int, mark: int) -> list[Placed]:
         """What went to this shard's log at ``offset`` or above, from source offset ``mark`` on."""
@@ -228,6 +260,9 @@ class Bump:
                 f"mailbox shard {self._shard}: its position is in its log, nothing is to be mended (--force all the same)"
             )
         watermark = _min_watermark(state)
+        # Before any receipt goes: a run that ends in between would know of none.
+        rows = yield from rows_of(judged.owed, self._shard, self._shard_count)
+        yield from put_in_lists(rows, self._shard, projecting, session, judged.log)
         for partition, checkpoint, first in plan.redo:
             if first < checkpoint:
                 yield from source.put_back(partition, self._fresh_key, first)

@@ -26,10 +26,10 @@ class Dispatchable(Struct):
     record: LogRecord
 
 
-def dispatches_of(
+def audience_of(
     partition: int, record: MessageRecord, shard_count: int
-) -> Procedure[tuple[Dispatchable, ...]]:
-    """By the frozen version, as fanout would. Raises NotMended while the store doesn't have it."""
+) -> Procedure[tuple[tuple[int, tuple[int, ...]], ...]]:
+    """(shard, its recipients) by the frozen version. Raises NotMended while the store doesn't have it."""
     named = named_version(record)
     audience: VersionAudience | None = None
     if named is not None:
@@ -41,10 +41,18 @@ def dispatches_of(
                 "with the open of the writer's shard"
             )
         audience = VersionAudience(version, shard_count)
+    return audience_by_shard(record, audience, shard_count)
+
+
+def dispatches_of(
+    partition: int, record: MessageRecord, shard_count: int
+) -> Procedure[tuple[Dispatchable, ...]]:
+    """By the frozen version, as fanout would. Raises NotMended while the store doesn't have it."""
+    by_shard = yield from audience_of(partition, record, shard_count)
     epoch = yield from epoch_of(Role.FANOUT, partition)
     body = body_digest(record.body)
     made: list[Dispatchable] = []
-    for shard, users in audience_by_shard(record, audience, shard_count):
+    for shard, users in by_shard:
         dispatch = group_dispatch(record, shard, users, body, BY_HAND)
         value = dispatch_value(epoch, encode_dispatch(dispatch))
         made.append(

@@ -9,7 +9,13 @@ from typing import assert_never
 
 from qim.core.audience import named_version, recipients_in_shard
 from qim.core.contract import routing
-from qim.core.contract.entities import EMPTY_ID, NO_SOURCE, GroupDispatch, MessageKind
+from qim.core.contract.entities import (
+    EMPTY_ID,
+    NO_SOURCE,
+    GroupDispatch,
+    MessageKind,
+    MessageRecord,
+)
 from qim.core.contract.invariants import SideStage
 from qim.core.contract.logvalue import Dispatched, NewerFormat, Undecodable, read_dispatch
 from qim.core.machine import Ms
@@ -88,7 +94,7 @@ class Projecting:
             if len(left) > room and last is not None:
                 break
             for user_id in left[:room]:
-                _merge(rows, dispatch, user_id)
+                merge(rows, dispatch, user_id)
             traces.append(dispatch.trace_id)
             if len(left) > room:
                 shard.rows_done += room
@@ -146,7 +152,9 @@ class Projecting:
         shard.dispatch.passed(request.to)
 
 
-def _merge(rows: dict[RowName, ProjectedRow], dispatch: GroupDispatch, user_id: int) -> None:
+def merge(
+    rows: dict[RowName, ProjectedRow], dispatch: GroupDispatch | MessageRecord, user_id: int
+) -> None:
     """Many messages of one conversation in a call are one row."""
     name = (dispatch.tenant_id, user_id, dispatch.conversation_id)
     overlay = dispatch.kind in OVERLAYS

@@ -68,6 +68,7 @@ class DispatchLost(FaultBase, frozen=True, kw_only=True, gc=False, tag="dispatch
             run = Bump(
                 self.shard,
                 partitions,
+                shard_count=scene.plan.topology.shards,
                 owner=name,
                 address=name,
                 fresh_key=key_of(name),

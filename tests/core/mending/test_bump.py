@@ -3,7 +3,9 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from qim.core.contract import routing
 from qim.core.contract.entities import encode_receipt
 from qim.core.contract.logvalue import Dispatched, read_dispatch
 from qim.core.contract.sequences import split_mailbox_seq
@@ -11,24 +13,29 @@ from qim.core.mending import source
 from qim.core.mending.asking import NotMended
 from qim.core.mending.bump import Bump, BumpPlan
 from qim.core.ports.completion import Fenced, Unknown
-from qim.core.ports.log import Position, Topic
+from qim.core.ports.log import Append, Fetch, LogRecord, Position, Topic
 from qim.core.ports.registry import Resource, Role
 from qim.core.ports.store_mailbox import ReadShardState, TrimMailbox
-from qim.core.ports.store_operator import AmendSource, BumpShard, RestartProjection
+from qim.core.ports.store_operator import (
+    AmendSource,
+    BumpShard,
+    ProjectionRestarted,
+    RestartProjection,
+)
 from qim.core.ports.store_session import (
     DispatchesProjected,
     OpenSession,
     ProjectDispatches,
     SessionOpened,
 )
-from qim.core.ports.store_source import CommitSource
+from qim.core.ports.store_source import CommitSource, ReadSource
 from tests.core.mending.settled import KEY, World
 
 
 def bump(world: World, number: int, *, force: bool = False) -> Bump:
     partitions = len(world.scene.log.partitions) - 2 * world.shards()
     more: dict[str, Any] = {"owner": "op", "address": "op", "fresh_key": KEY}
-    return Bump(number, partitions, force=force, **more)
+    return Bump(number, partitions, shard_count=world.shards(), force=force, **more)
 
 
 def lose_dispatches(world: World) -> list[int]:
@@ -154,6 +161,93 @@ def test_no_commit_under_way_comes_after_the_look_at_the_receipts(world: World) 
     assert isinstance(answer, Fenced)
     assert answer.epoch > stood.epoch
     assert world.carry_out(source.opened(partition, KEY)).position.offset == low
+
+
+def test_a_copy_that_came_while_receipts_were_read_lowers_no_floor(world: World) -> None:
+    """Fanout goes on for other shards' bumps: it stands behind the end that the log had when it was judged."""
+    number = max(range(world.shards()), key=lambda one: log_end(world, one))
+    stored = world.scene.log.partitions[Topic.DISPATCH, number].records[0]
+    read = read_dispatch(stored.value)
+    assert isinstance(read, Dispatched)
+    partition, at = read.dispatch.source_partition, read.dispatch.source_offset
+    left = [partition]
+
+    def again() -> None:
+        copy = LogRecord(key=stored.key, value=stored.value)
+        append = Append(op=0, topic=Topic.DISPATCH, partition=number, epoch=0, records=(copy,))
+        (place,) = world.answer(append).offsets
+        receipt = world.carry_out(source.evidence(partition)).receipts[at]
+        shards = tuple(
+            replace(one, offset=place) if one.shard == number else one for one in receipt.shards
+        )
+        world.carry_out(source.put_receipts(partition, KEY, (replace(receipt, shards=shards),)))
+
+    def fate(request: Any) -> Any:
+        if isinstance(request, ReadSource) and request.partition in left:
+            left.clear()
+            again()
+        if isinstance(request, Fetch) and request.topic is Topic.DISPATCH:
+            # A page ends where it likes: here it is one record long.
+            return world.answer(replace(request, limit=1))
+        return None
+
+    world.fate = fate
+    world.carry_out(bump(world, number, force=True).applied())
+    assert not left
+    (bumping,) = [one for one in world.asked if isinstance(one, BumpShard)]
+    assert bumping.unsettled == ()
+
+
+@pytest.mark.parametrize("behind", [True, False])
+def test_what_the_projection_had_not_read_is_in_the_lists_before_its_receipts_go(
+    world: World, behind: bool
+) -> None:
+    """A device that rebuilds is done with the list as the bump leaves it: what fanout brings again comes after that."""
+    (number, *_) = lose_dispatches(world)
+    if behind:
+        epoch = world.scene.registry.lease(Resource(role=Role.SESSION, number=number)).epoch
+        incarnation = session(world, number).incarnation
+        restart = RestartProjection(
+            op=0, shard=number, epoch=epoch, incarnation=incarnation, shard_epoch=1
+        )
+        assert isinstance(world.answer(restart), ProjectionRestarted)
+    world.carry_out(bump(world, number).applied())
+    projecting = [one for one in world.asked if isinstance(one, ProjectDispatches)]
+    given = {
+        (row.user_id, row.conversation_id): row.conversation_seq
+        for one in projecting
+        for row in one.rows
+    }
+    wanted: dict[tuple[int, bytes], int] = {}
+    for message in world.scene.history.oracle.messages.values():
+        for user_id in message.audience:
+            name = (user_id, message.record.conversation_id)
+            if behind and routing.shard(user_id, world.shards()) == number:
+                wanted[name] = max(wanted.get(name, 0), message.record.conversation_seq)
+    assert given == wanted
+    assert bool(wanted) is behind
+    if behind:
+        asked = [type(one) for one in world.asked]
+        assert asked.index(ProjectDispatches) < asked.index(AmendSource)
+
+
+def test_what_came_to_the_place_of_what_a_projection_had_read_is_in_the_lists(world: World) -> None:
+    """It is read at that place never, and after the bump only where the log does not lose it again."""
+    number = max(range(world.shards()), key=lambda one: log_end(world, one))
+    log = world.scene.log.partitions[Topic.DISPATCH, number]
+    (stored,) = log.slice(log.end - 1, 1, 1)
+    read = read_dispatch(stored.value)
+    assert isinstance(read, Dispatched)
+    partition, at = read.dispatch.source_partition, read.dispatch.source_offset
+    receipt = world.carry_out(source.evidence(partition)).receipts[at]
+    shards = tuple(
+        replace(one, offset=log.start) if one.shard == number else one for one in receipt.shards
+    )
+    world.carry_out(source.put_receipts(partition, KEY, (replace(receipt, shards=shards),)))
+    world.carry_out(bump(world, number, force=True).applied())
+    projecting = [one for one in world.asked if isinstance(one, ProjectDispatches)]
+    given = [row.conversation_id for one in projecting for row in one.rows]
+    assert read.dispatch.conversation_id in given
 
 
 def log_end(world: World, number: int) -> int:

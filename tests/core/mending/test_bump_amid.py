@@ -48,7 +48,15 @@ def test_what_the_log_lost_is_dispatched_again_behind_what_counts_it_as_durable(
 
     def run() -> Procedure[Any]:
         partitions = scene.plan.topology.outbox_partitions
-        run = Bump(shard, partitions, owner="op", address="op", fresh_key=KEY, force=True)
+        run = Bump(
+            shard,
+            partitions,
+            shard_count=scene.plan.topology.shards,
+            owner="op",
+            address="op",
+            fresh_key=KEY,
+            force=True,
+        )
         return run.applied()
 
     operator = ordered(scene, run, PATIENCE_MS)

@@ -219,7 +219,10 @@ def test_a_bump_and_then_a_repair_leave_no_orphan_that_is_none(world: World) -> 
     more: dict[str, Any] = {"owner": "op", "address": "op", "fresh_key": KEY}
     bumped = [
         world.carry_out(bump.applied()).applied
-        for bump in (Bump(number, partitions, **more) for number in range(world.shards()))
+        for bump in (
+            Bump(number, partitions, shard_count=world.shards(), **more)
+            for number in range(world.shards())
+        )
         if not world.carry_out(bump.planned()).whole
     ]
     assert any(bumped)

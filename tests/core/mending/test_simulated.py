@@ -120,7 +120,7 @@ def test_a_whole_world_has_nothing_to_mend_and_a_held_lease_is_named(world: Worl
         repair = OutboxRepair(number, world.shards(), tiered=True, **more)
         assert world.carry_out(repair.planned()).nothing()
         assert world.carry_out(repair.applied()).nothing()
-    bump = Bump(0, partitions, **more)
+    bump = Bump(0, partitions, shard_count=world.shards(), **more)
     assert world.carry_out(bump.planned()).whole
     with pytest.raises(NotMended, match="nothing is to be mended"):
         world.carry_out(bump.applied())
@@ -137,7 +137,8 @@ def test_a_whole_world_has_nothing_to_mend_and_a_held_lease_is_named(world: Worl
 
 def test_a_lease_is_given_back_when_the_work_is_refused(world: World) -> None:
     partitions = len(world.scene.log.partitions) - 2 * world.shards()
-    bump = Bump(0, partitions, owner="op", address="op", fresh_key=KEY)
+    more: dict[str, Any] = {"owner": "op", "address": "op", "fresh_key": KEY}
+    bump = Bump(0, partitions, shard_count=world.shards(), **more)
     with pytest.raises(NotMended):
         world.carry_out(bump.applied())
     taken = [one.resource for one in world.asked if isinstance(one, Acquire)]

@@ -4,6 +4,8 @@ from qim.sim.mutants import Mutant
 from tests.sim.mutants.making import LOST, mutant
 from tests.sim.mutants.rewriting import rewrite
 
+UNFENCED = ("yield from source.fenced(partition, self._fresh_key)", "yield from ()")
+
 
 def rare() -> dict[str, Mutant]:
     """Saved world -> its mutant; raises Unbound where a rule has moved."""
@@ -57,12 +59,21 @@ def rare() -> dict[str, Mutant]:
             "fanout_left_asleep",
             "decision 0021: a procedure can be run again after any stop",
             LOST,
+            rewrite("qim.core.mending.bump:Bump._judged", UNFENCED),
+        ),
+        "commit-that-came-after-a-bump": mutant(
+            "commit_under_way_comes_late",
+            "decision 0032: fanout's fence is raised before its receipts are read",
+            {"mailbox", "audit_not_clean"} | LOST,
+            rewrite("qim.core.mending.bump:Bump._judged", UNFENCED),
+        ),
+        "rebuilt-before-fanout-had-come-again": mutant(
+            "lists_left_to_fanout",
+            "decision 0032: what the projection had not read goes into the lists by the bump itself",
+            LOST,
             rewrite(
                 "qim.core.mending.bump:Bump._do",
-                (
-                    "elif checkpoint < (yield from ends(Topic.OUTBOX, partition)).end:",
-                    "elif False:",
-                ),
+                ("yield from put_in_lists(rows,", "yield from put_in_lists((),"),
             ),
         ),
         "gone-by-another-clock": mutant(

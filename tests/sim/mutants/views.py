@@ -204,7 +204,7 @@ def _lists() -> list[Mutant]:
             "pipeline §4: the list is ordered by activity, which a recall is not",
             {"session_order"},
             rewrite(
-                "qim.core.session.projecting:_merge",
+                "qim.core.session.projecting:merge",
                 (
                     "activity = EMPTY_ID if overlay else",
                     "activity = dispatch.last_activity_id if overlay else",
