@@ -228,6 +228,8 @@ class DispatchWalk:
             detail = f"{place} is not its record"
             self._finding(OrphanKind.DISPATCH_WITHOUT_RECORD, offset, dispatch, detail)
         elif walked and entry.epoch < cut.epoch_before(dispatch.source_offset):
+            if cut.was_lost(dispatch.source_offset):
+                return  # its writer's late append came to the very place again, behind what a repair had filled up
             detail = f"{place} is not effective"
             self._finding(OrphanKind.DISPATCH_WITHOUT_RECORD, offset, dispatch, detail)
         else:

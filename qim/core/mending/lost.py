@@ -86,6 +86,8 @@ class Found(Struct):
     """Messages that stand where the archiver had read others, and the archive doesn't have."""
     barrier_epoch: int
     """The greatest that stands in the log, or had stood below it."""
+    elsewhere: dict[bytes, None]
+    """Committed messages that stand at another place than their facts say: the barrier that voided a late append was lost."""
 
     def stood(self) -> int:
         """Behind everything that ever stood at an offset of this partition, as far as anybody remembers."""
@@ -107,6 +109,7 @@ class Found(Struct):
             for message_id, offset in self.effective.items()
             if (self.differs_from <= offset < reached and message_id in self.pending)
             or message_id in self.unarchived
+            or (offset < self.known.applied and message_id in self.elsewhere)
         ]
         records = yield from records_at(Topic.OUTBOX, self.known.partition, sorted(offsets))
         entries = {stored.offset: read(stored) for stored in records}
@@ -152,6 +155,11 @@ def look(partition: int, fresh_key: bytes, *, tiered: bool) -> Procedure[Found]:
             if standing.effective[message_id] == offset  # else it stands behind, too
         },
         barrier_epoch=standing.barrier_epoch,
+        elsewhere={
+            one.message_id: None
+            for one in committed
+            if standing.effective.get(one.message_id, one.outbox_offset) != one.outbox_offset
+        },
     )
 
 

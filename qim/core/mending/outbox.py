@@ -21,6 +21,7 @@ import msgspec
 from msgspec import Struct
 
 from qim.core.contract.logvalue import Outboxed
+from qim.core.fanout.vocabulary import FanoutConfig
 from qim.core.mending import applied, dispatching, source
 from qim.core.mending.asking import NotMended, Procedure, ask, leased
 from qim.core.mending.audits import end_audits
@@ -41,6 +42,8 @@ from qim.core.ports.store_history import (
 
 PADDING_MAX: Final = 1_000_000
 """Barriers a run will append: more are a day's work of a log, and a question for a person."""
+DISPATCHED_MOST: Final = FanoutConfig(shard_count=1).window_records_max
+"""Records that fanout has dispatched above its checkpoint, at most: their dispatches name offsets that nothing else remembers."""
 
 
 class OutboxPlan(Struct, frozen=True, kw_only=True):
@@ -207,7 +210,8 @@ class OutboxRepair:
         if found.known.checkpoint < 0:
             return
         opened = yield from source.opened(self._partition, self._fresh_key)
-        lost = (found.differs_from, found.log.end + max(plan.padding, 1))
+        above = max(found.log.end + max(plan.padding, 1), found.known.checkpoint + DISPATCHED_MOST)
+        lost = (found.differs_from, above)
         yield from source.amend(opened, opened.position, opened.filter_epoch, lost=lost)
 
     def _claim(self, again: Sequence[Outboxed]) -> Procedure[None]:

@@ -44,6 +44,23 @@ def test_a_dispatch_may_name_an_offset_that_was_lost_and_filled_up(toy: Toy) -> 
     assert toy.audit().verdict is Verdict.CLEAN
 
 
+def test_a_record_may_come_late_to_the_very_place_where_it_was_lost(toy: Toy) -> None:
+    """A dead writer's append lands behind the barriers that filled the log up, and means nothing; its dispatches are of the first."""
+    toy.barrier(1)
+    sent = toy.send()
+    source = toy.sources[0]
+    moved_to = toy.publish(sent.record, epoch=2)
+    toy.outbox().spoil(sent.offset - 1, barrier_value(2))
+    receipt = decode_receipt(source.receipts.pop(sent.offset))
+    source.receipts[moved_to] = encode_receipt(replace(receipt, source_offset=moved_to))
+    source.checkpoint = moved_to + 1
+    fact = source.facts[sent.record.message_id]
+    source.facts[sent.record.message_id] = replace(fact, outbox_offset=moved_to)
+    assert {one.kind for one in toy.audit().orphans} == {OrphanKind.DISPATCH_WITHOUT_RECORD}
+    source.lost = ((sent.offset - 1, sent.offset + 1),)
+    assert toy.audit().verdict is Verdict.CLEAN
+
+
 def test_what_was_materialised_before_its_shard_epoch_was_raised_is_covered_by_its_receipt(
     toy: Toy,
 ) -> None:
