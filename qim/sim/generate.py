@@ -22,6 +22,7 @@ from qim.sim.plan import (
     Topology,
 )
 from qim.sim.storms import storm
+from qim.sim.storms.operator import OPERATOR
 
 BEGINNINGS: Final = (0, 0, 2**31 - 3, 2**31 + 1, 2**32 - 2, 2**47 - 2)
 MAILBOX_DAYS: Final = (*(DAY_MS,) * 7, 500, 1_000, 2_000)
@@ -47,6 +48,9 @@ def generate(seed: int, profile: str, *, messages: int | None = None) -> Plan:
     parameters = _parameters(draw, calm)
     if profile == "crowd" and not crowd:
         parameters = replace(parameters, membership_broadcast_max=draw.pick(FEW, "broadcast"))
+    if profile == "repaired":
+        # A record that its log lost and the hot store let go is named and left (decision 0021, "Not in it").
+        parameters = replace(parameters, hot_window_ms=Compressed().hot_window_ms)
     faults, heal_ms = storm(draw, topology, devices, span_ms)
     operations += errands.afterwards(draw, devices, faults)
     operations += errands.before_losses(draw, devices, faults)
@@ -62,7 +66,7 @@ def generate(seed: int, profile: str, *, messages: int | None = None) -> Plan:
         latency=_latency(draw, calm),
         parameters=parameters,
         heal_ms=heal_ms,
-        end_ms=max(heal_ms, span_ms) + PATIENCE_MS[profile == "mended"],
+        end_ms=max(heal_ms, span_ms) + PATIENCE_MS[profile in OPERATOR],
     )
 
 

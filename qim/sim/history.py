@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from qim.sim.scene import Scene
 
 VIOLATIONS_MAX = 200
-DETECTED: Final = (Invariant.MAILBOX_SEQ_REGRESSION, "position_mismatch")
+DETECTED: Final = (Invariant.MAILBOX_SEQ_REGRESSION, "position_mismatch", "outbox_truncated")
 """What says that a log is not the one that was read."""
 
 StoreHearer = Callable[["Host", Any, Any], None]
@@ -85,6 +85,10 @@ class History:
         """mailbox shard -> whether its log had lost what it had read, when it was last bumped."""
         self.on_bumped: list[Callable[[int], None]] = []
         """Called with a mailbox shard that has begun anew, once the oracle knows."""
+        self.unmended: dict[int, None] = {}
+        """Outbox partitions that lost what somebody had read, and that nobody has begun to mend."""
+        self.on_outbox_lost: list[Callable[[int], None]] = []
+        """Called with an outbox partition that ends earlier now, once the oracle knows."""
         self.settled = False
         """Faults and acts are over: whoever misses something now misses it for good."""
         self._told: dict[str, None] = {}
@@ -164,6 +168,14 @@ class History:
         self.oracle.dispatch_lost(shard)
         self._told[f"dispatch/{shard}:"] = None
 
+    def outbox_lost(self, partition: int, end: int) -> None:
+        """An outbox ends at ``end`` now; somebody's position is above it, and says so until it is mended."""
+        self.oracle.outbox_lost(partition, end)
+        self._told |= {f"outbox/{partition}:": None, f"outbox {partition}:": None}
+        self.unmended[partition] = None
+        for hear in self.on_outbox_lost:
+            hear(partition)
+
     def archive(self, host: "Host", request: ArchiveRequest, answer: Any) -> None:
         """The archive applied a request."""
         if type(request) is WriteArchive:
@@ -177,8 +189,11 @@ class History:
         """A log holds new records."""
         oracle = self.oracle
         if partition.topic is Topic.OUTBOX:
+            again = host.node.role == "operator"
+            if again:
+                self.unmended.pop(partition.number, None)
             for record in stored:
-                effective = oracle.outboxed(partition.number, record)
+                effective = oracle.outboxed(partition.number, record, again=again)
                 if effective is not None:
                     self.landed.setdefault(effective.record.message_id, self.now())
                     for hear in self.on_effective:

@@ -108,7 +108,7 @@ class Log:
         fate = "appended"
         if self.rated:
             arrival += self.rates.extra_ms
-            fate = self._fate(draw, effect)
+            fate = self._fate(draw, host, effect)
             if fate == "late":
                 self._late(host, effect, tiebreak)
                 return
@@ -130,14 +130,14 @@ class Log:
 
     # ------------------------------------------------------------ appends
 
-    def _fate(self, draw: int, effect: Append) -> str:
-        level = fault_level(draw)
-        rates = self.rates
+    def _fate(self, draw: int, host: Host, effect: Append) -> str:
+        level, rates = fault_level(draw), self.rates
+        refusing = effect.topic is Topic.OUTBOX and host.node.role != "operator"
         for fate, rate in (
             ("late", rates.late),
             ("reply_lost", rates.reply_lost),
             ("not_appended", rates.not_appended),
-            ("refused", rates.refused if effect.topic is Topic.OUTBOX else 0),
+            ("refused", rates.refused if refusing else 0),
             ("doubled", rates.doubled if effect.topic is Topic.DISPATCH else 0),
         ):
             if level < rate:
@@ -184,7 +184,7 @@ class Log:
         if fate == "not_appended" or (self.cuts and self.cuts.between(host.node.name, self.name)):
             world.at(give_up, 0, host.take, Unknown(op=effect.op))
             return
-        refused = self._refusal(effect, fate)
+        refused = self._refusal(partition, effect, fate)
         if refused is not None:
             world.at(now + self.way.back(draw), 0, host.take, refused)
             return
@@ -205,7 +205,7 @@ class Log:
         )
         world.at(at, order, host.take, answer)
 
-    def _refusal(self, effect: Append, fate: str) -> AppendRefused | None:
+    def _refusal(self, partition: Partition, effect: Append, fate: str) -> AppendRefused | None:
         for index, record in enumerate(effect.records):
             if len(record.value) > RECORD_BYTES_MAX:
                 return AppendRefused(op=effect.op, index=index, why="record too large")
@@ -213,7 +213,7 @@ class Log:
             return None
         for index, record in enumerate(effect.records):
             # A membership record is checked before it is reserved: a log that refuses one is a stop (pipeline.md §1.5).
-            message_id = _message_of(record)
+            message_id = _message_of(record, partition)
             if message_id and (fate == "refused" or message_id in self._invalid):
                 # Refused for what it is, so whenever it comes: an OPEN may bring it again when its mark was lost.
                 self._invalid.add(message_id)
@@ -373,7 +373,7 @@ class Log:
             partition.was.update(((one.offset, one.value), None) for one in lost)
         if refill:
             first, outbox = (*partition.records[:1], *lost)[0], partition.topic is Topic.OUTBOX
-            value = barrier_value(1) if outbox else first.value
+            value = barrier_value(0) if outbox else first.value
             again = LogRecord(key=b"" if outbox else first.key, value=value)
             self._grow(partition, (again,) * (len(lost) + 1))
 
@@ -392,9 +392,9 @@ def _identity(topic: Topic, generation: int) -> bytes:
     return H("qim.sim.topic", topic.value, generation)
 
 
-def _message_of(record: LogRecord) -> bytes:
-    """Its message_id; b"" for a barrier and a control message."""
+def _message_of(record: LogRecord, partition: Partition) -> bytes:
+    """Its message_id; b"" for a barrier, a control message, and what stands or stood there: that is valid."""
     entry = read_outbox(record.value)
     if isinstance(entry, Outboxed) and entry.record.kind != MessageKind.CONTROL:
-        return entry.record.message_id
+        return b"" if entry.record.message_id in partition.lost else entry.record.message_id
     return b""

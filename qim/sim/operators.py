@@ -42,7 +42,9 @@ class Operator:
         self._run = 0
         self._op = 0
         self._again_at: int | None = None
-        self.refusals = 0
+        self.refusals: list[str] = []
+        self.report: Any = None
+        """Once a run came to its end."""
 
     def step(self, now: int, events: Sequence[Any]) -> list[Any]:
         """Hear the answer to the last request, ask the next one."""
@@ -67,8 +69,8 @@ class Operator:
         except NothingYet as nothing:
             self._end(nothing)
             return
-        except NotMended:
-            self.refusals += 1
+        except NotMended as refused:
+            self.refusals.append(str(refused))
             self._running, self._again_at = None, now + AGAIN_MS
             return
         self._op += 1
@@ -78,7 +80,7 @@ class Operator:
             self._running, self._again_at, self._run = None, now + AGAIN_MS, self._run + 1
 
     def _end(self, report: Any) -> None:
-        self._running = None
+        self._running, self.report = None, report
         self._over(report)
 
     def deadline(self) -> int | None:
@@ -115,7 +117,7 @@ class Operators:
         """Somebody has something to mend, and orders it when they have noticed."""
         self._working += 1
 
-    def order(self, roles: tuple[str, ...], begun: Begun, stops_after: int) -> None:
+    def order(self, roles: tuple[str, ...], begun: Begun, stops_after: int) -> Operator:
         """Stop all processes of ``roles``, have it carried out, let them start again. It was expected."""
         scene = self._scene
         self._made += 1
@@ -151,6 +153,7 @@ class Operators:
                 )
             ]
         )
+        return machine
 
     def _over(self, payload: tuple[Node, tuple[str, ...], Any]) -> None:
         node, roles, report = payload

@@ -36,6 +36,8 @@ class Effective(Struct, frozen=True, kw_only=True, gc=False):
     epoch: int
     record: MessageRecord
     audience: tuple[int, ...]
+    again: bool = False
+    """Whoever mends its log published it, not its writer."""
 
 
 class Expected(Struct, frozen=True, kw_only=True, gc=False):
@@ -72,6 +74,10 @@ class Oracle:
         self.versions: dict[bytes, dict[int, tuple[int, ...]]] = {}
         self.in_order: dict[int, list[Effective]] = {}
         """partition -> effective records by offset."""
+        self.was: dict[tuple[int, int], dict[bytes, Effective]] = {}
+        """(partition, offset) of all that an outbox lost -> the effective records that had stood there, by message_id."""
+        self.unfenced: dict[int, int] = {}
+        """Outbox partition -> the greatest epoch of a barrier it lost: what that had voided may land again, and mean something."""
         self.ineffective = 0
         self.firsts: dict[tuple[int, bytes], int] = {}
         """(shard, dispatch_id) -> mailbox_seq."""
@@ -98,7 +104,9 @@ class Oracle:
 
     # ------------------------------------------------------------ outbox
 
-    def outboxed(self, partition: int, stored: StoredRecord) -> Effective | None:
+    def outboxed(
+        self, partition: int, stored: StoredRecord, *, again: bool = False
+    ) -> Effective | None:
         """One outbox record has landed; the effective record it is, if it is one."""
         entry = read_outbox(stored.value)
         assert isinstance(entry, (Outboxed, Barrier)), entry
@@ -116,10 +124,13 @@ class Oracle:
                 epoch=entry.epoch,
                 record=record,
                 audience=self.audience(record),
+                again=again,
             )
             if record.message_id not in self.messages:
                 self.messages[record.message_id] = found
                 self.conversations.setdefault(record.conversation_id, []).append(record)
+            elif again or self.was_lost(self.messages[record.message_id]):
+                self.messages[record.message_id] = found
             self.in_order.setdefault(partition, []).append(found)
         elif type(entry) is Barrier:
             judge.admits(entry)
@@ -128,6 +139,33 @@ class Oracle:
             self.ineffective += 1
         self.at[partition, stored.offset] = found
         return found
+
+    def outbox_lost(self, partition: int, end: int) -> None:
+        """The log ends at ``end``: what a barrier above it said is said no more, what was committed there is committed all the same."""
+        places = [place for place in self.at if place[0] == partition and place[1] >= end]
+        for place in places:
+            stood = self.was.setdefault(place, {})
+            found = self.at.pop(place)
+            if found is not None:
+                stood[found.record.message_id] = found
+        standing = self.in_order.get(partition, [])
+        self.in_order[partition] = [one for one in standing if one.offset < end]
+        gone = [epoch for epoch, offset in self.barriers.get(partition, []) if offset >= end]
+        self.unfenced[partition] = max([self.unfenced.get(partition, 0), *gone])
+        left = [one for one in self.barriers.get(partition, []) if one[1] < end]
+        self.barriers[partition] = left
+        self.filters[partition] = EffectiveFilter(max((epoch for epoch, _ in left), default=0))
+
+    def was_lost(self, message: Effective) -> bool:
+        """It stands no more where it last stood."""
+        return self.at.get((message.partition, message.offset)) is not message
+
+    def stood_at(self, partition: int, offset: int, message_id: bytes) -> Effective | None:
+        """The record of this id that stands there, or that stood there until its log lost it."""
+        found = self.at.get((partition, offset))
+        if found is not None and found.record.message_id == message_id:
+            return found
+        return self.was.get((partition, offset), {}).get(message_id)
 
     def _change(self, record: MessageRecord) -> None:
         delta = record.delta

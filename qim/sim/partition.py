@@ -11,7 +11,7 @@ class Partition:
     """Records with dense offsets from ``start`` to ``end``; ``topic_id`` names this creation of the topic."""
 
     __slots__ = (
-        "gone", "leaderless_until", "number", "records", "stalled_until", "start", "topic", "topic_id", "waiters", "was",
+        "gone", "leaderless_until", "lost", "number", "records", "stalled_until", "start", "topic", "topic_id", "waiters", "was",
     )  # fmt: skip
 
     def __init__(self, topic: Topic, number: int, start: int, topic_id: bytes) -> None:
@@ -24,6 +24,9 @@ class Partition:
         """Offsets that compaction took: holes for a reader."""
         self.was: dict[tuple[int, bytes], None] = {}
         """(offset, value) of what was lost and must not come there again."""
+        self.lost: set[bytes] = (
+            set()
+        )  # keys, looked up, never walked: what stood there had been valid
         self.leaderless_until = 0
         self.stalled_until = 0
         self.waiters: list[tuple[Host, Fetch, int]] = []
@@ -96,12 +99,14 @@ class Partition:
         lost = self.records[keep:]
         if lost:
             del self.records[keep:]
+            self.lost.update(one.key for one in lost)
             self.gone = {offset: None for offset in self.gone if offset < self.end}
         return lost
 
     def recreate(self, topic_id: bytes) -> None:
         """The topic is another one: new identity, empty, offsets from 0 again."""
         self.topic_id = topic_id
+        self.lost.update(one.key for one in self.records)
         self.records = []
         self.gone = {}
         self.start = 0

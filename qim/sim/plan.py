@@ -21,6 +21,7 @@ PROFILES: Final = (
     "client",
     "crowd",
     "mended",
+    "repaired",
 )
 
 

@@ -14,7 +14,7 @@ MORE = """
 One seed is one whole world: clients, gateways, writers, fanouts, mailboxes, hot store, logs, registry, network and
 clocks in one thread without real time. The machines, the wire bytes and the Lua are those of production. The same seed
 gives the same digest everywhere. Profiles: calm (no faults), swarm (everything, drawn per seed), zombie, store, log,
-archive, client, crowd, mended. docs/simulator.md tells the rest."""
+archive, client, crowd, mended, repaired. docs/simulator.md tells the rest."""
 
 
 def add_parser(subparsers: Subparsers) -> None:

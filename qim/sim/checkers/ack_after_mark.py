@@ -53,15 +53,13 @@ class AckAfterMark:
         oracle = self.history.oracle
         if type(answer) is MarkedCommitted and isinstance(request, MarkCommitted):
             for item in request.items:
-                entry = oracle.at.get((request.shard, item.offset))
-                if entry is None or entry.record.message_id != item.message_id:
+                if oracle.stood_at(request.shard, item.offset, item.message_id) is None:
                     text = f"marked at offset {item.offset} of partition {request.shard}, which isn't it"
                     self.history.found("mark_effective", "writer", text, item.message_id)
                 self.committed[item.message_id, request.incarnation] = True
         elif type(answer) is OutboxApplied and isinstance(request, ApplyOutbox):
             for record in request.records:
-                entry = oracle.at.get((request.shard, record.offset))
-                if entry is None or entry.record.message_id != record.message_id:
+                if oracle.stood_at(request.shard, record.offset, record.message_id) is None:
                     text = f"applied offset {record.offset} of partition {request.shard}"
                     self.history.found("ineffective_applied", "writer", text, record.message_id)
                 self.committed[record.message_id, request.incarnation] = True

@@ -6,6 +6,7 @@ A loss that its reader would have gone on over in silence is a failure, though a
 from typing import TYPE_CHECKING, Any
 
 from qim.core.mending.bump import BumpPlan
+from qim.core.mending.outbox import OutboxPlan
 from qim.sim.history import History
 
 if TYPE_CHECKING:
@@ -23,6 +24,9 @@ class Acts:
         """Its look, before it wrote: the position of a shard whose log lost what it had read is not in that log."""
         if isinstance(report, BumpPlan) and report.whole and self.history.bumped[report.shard]:
             text = f"shard {report.shard}: {report.log_start}..{report.log_end} was taken for the log that was read"
+            self.history.found("loss_unnoticed", "operator", text)
+        if isinstance(report, OutboxPlan) and report.partition in self.history.unmended:
+            text = f"outbox {report.partition}: {report.log_start}..{report.log_end} was taken for the log that was read"
             self.history.found("loss_unnoticed", "operator", text)
 
     def finish(self, scene: "Scene") -> None:

@@ -26,11 +26,17 @@ class Archives:
         self.history = history
         history.on_store.setdefault(CommitArchive, []).append(self.on_commit)
         history.on_store.setdefault(TrimHot, []).append(self.on_trim)
+        history.on_outbox_lost.append(self.on_lost)
 
     def on_commit(self, host: Host, request: CommitArchive, answer: Any) -> None:
         """All effective records below the position are in the archive, or their time is up."""
         if type(answer) is ArchiveCommitted:
             self._covered(request.partition, request.to.offset)
+
+    def on_lost(self, partition: int) -> None:
+        """What stands there now is judged when a position passes it."""
+        standing = len(self.history.oracle.in_order[partition])
+        self._judged[partition] = min(self._judged.get(partition, 0), standing)
 
     def on_trim(self, host: Host, request: TrimHot, answer: Any) -> None:
         """Counted: that worlds meet the seam is part of the census."""
@@ -69,7 +75,9 @@ class Archives:
         index = self._judged.get(partition, 0)
         while index < len(records) and records[index].offset < to:
             record = records[index].record
-            if record.message_id not in self.history.archived:
+            # Others had been read where a log lost its tail; who lacks what stands there now is found in the end.
+            read = (partition, records[index].offset) not in self.history.oracle.was
+            if read and record.message_id not in self.history.archived:
                 text = f"partition {partition}: position {to} passed offset {records[index].offset}"
                 self.history.found("archive_watermark", "archiver", text, record.message_id)
             index += 1

@@ -37,8 +37,9 @@ class AuditJudged:
                 for number in range(scene.plan.topology.outbox_partitions)
             }
             effective = sum(
-                one.offset >= starts[one.partition]
-                for one in scene.history.oracle.messages.values()
+                one.offset >= starts[number]
+                for number, standing in scene.history.oracle.in_order.items()
+                for one in standing
             )
             # What is in flight is listed beside: it may stand in the outbox already, its mark still on the way.
             if whole and covered != effective:

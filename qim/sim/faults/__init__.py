@@ -27,7 +27,7 @@ from qim.sim.faults.network import (
     RegistrySetBack,
     Sockets,
 )
-from qim.sim.faults.operator import DispatchLost
+from qim.sim.faults.operator import DispatchLost, OutboxLost
 from qim.sim.faults.process import (
     ClockFreeze,
     Crash,
@@ -82,6 +82,7 @@ Fault = (
     | Garbage
     | UserActs
     | DispatchLost
+    | OutboxLost
 )
 FAULTS: Final[tuple[type[FaultBase], ...]] = get_args(Fault)
 """The registry of kinds, for the census and for generators."""
@@ -110,6 +111,7 @@ __all__ = [
     "LogStall",
     "Lost",
     "Messages",
+    "OutboxLost",
     "OutboxTrimmed",
     "Partition",
     "Pause",

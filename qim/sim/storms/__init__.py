@@ -59,8 +59,9 @@ KINDS["mended"] = (
     *(PROCESS + CLOCK + REGISTRY + NETWORK + LOG + CLIENT),
     *(store_rates, store_stall, scripts, archive_rates, archive_cut),
 )
+KINDS["repaired"] = KINDS["mended"]
 """What two things lose at once no act brings back: here stores keep what they have."""
-SWARMS: Final = ("swarm", "crowd", "mended")
+SWARMS: Final = ("swarm", "crowd", *OPERATOR)
 """Each seed has its own subset of the kinds."""
 
 
@@ -86,10 +87,9 @@ def storm(draw: Draw, topology: Topology, devices: tuple[DevicePlan, ...], span_
                 draw.number(3, 10, "dense", name) if dense else draw.number(1, 3, "how_many", name)
             )
         )
-    if draw.profile == "mended":
-        for maker in OPERATOR:
-            many = draw.number(1, 3, "acts", maker.__name__)
-            made.extend(maker(weather, index) for index in range(many))
+    for maker in OPERATOR.get(draw.profile, ()):
+        many = draw.number(1, 3, "acts", maker.__name__)
+        made.extend(maker(weather, index) for index in range(many))
     if draw.profile in ("swarm", "zombie") and draw.chance(35, "contested"):
         for index in range(draw.number(2, 6, "contests")):
             made.extend(contest(weather, index))

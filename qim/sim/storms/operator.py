@@ -18,4 +18,20 @@ def dispatch_lost(w: Weather, i: int) -> f.Fault:
     )
 
 
-OPERATOR: Final[tuple[Maker, ...]] = (dispatch_lost,)
+def outbox_lost(w: Weather, i: int) -> f.Fault:
+    stops = w.draw.chance(30, "repair_stops", i)
+    return f.OutboxLost(
+        at_ms=w.when("outbox_lost", i) + 500,
+        partition=w.draw.number(0, w.topology.outbox_partitions - 1, "lost_outbox", i),
+        records=w.draw.pick((1, 1, 2, 3, 5, 9, 20), "lost_records", i),
+        how=w.draw.pick(("cut", "cut", "cut", "refilled", "recreated"), "outbox_lost_how", i),
+        notice_ms=w.draw.pick((0, 100, 500, 3_000, 9_000), "outbox_lost_noticed", i),
+        stops_after=w.draw.number(1, 90, "repair_stops_after", i) if stops else 0,
+    )
+
+
+OPERATOR: Final[dict[str, tuple[Maker, ...]]] = {
+    "mended": (dispatch_lost,),
+    "repaired": (outbox_lost,),
+}
+"""By profile."""

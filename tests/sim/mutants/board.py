@@ -5,6 +5,7 @@ from tests.sim.mutants.crowds import crowds
 from tests.sim.mutants.making import LOST, mutant
 from tests.sim.mutants.mended import mended
 from tests.sim.mutants.presence import presence
+from tests.sim.mutants.repaired import repaired
 from tests.sim.mutants.rewriting import rescript, rewrite
 from tests.sim.mutants.views import views
 from tests.sim.mutants.windows import windows
@@ -32,6 +33,7 @@ def board() -> list[Mutant]:
         *presence(),
         *crowds(),
         *mended(),
+        *repaired(),
     ]
 
 
