@@ -20,7 +20,7 @@ from qim.core.contract.logvalue import Dispatched, read_dispatch
 from qim.core.contract.sequences import U16_MAX, before_first, split_mailbox_seq
 from qim.core.mending import looking, source
 from qim.core.mending.asking import NotMended, Procedure, ask, ends, epoch_of, fetch, leased
-from qim.core.mending.listed import Owed, put_in_lists, rows_of
+from qim.core.mending.listed import Owed, gone_from, put_in_lists, rows_of
 from qim.core.mending.source import Evidence
 from qim.core.ports.log import EndsRead, Position, Topic
 from qim.core.ports.registry import Resource, Role
@@ -145,7 +145,11 @@ class Bump:
                 # A commit under way names what the log lost since: its receipt would come when nobody looks again.
                 for partition in range(self._partitions):
                     yield from source.fenced(partition, self._fresh_key)
-            redo, unsettled, owed = yield from self._wanted(left, state, log, projected)
+            position = session.dispatch
+            here = position is not None and position.topic_id == log.topic_id
+            redo, unsettled, owed = yield from self._wanted(
+                left, state, log, projected, read_here=here
+            )
         plan = BumpPlan(
             shard=self._shard,
             shard_epoch=shard_epoch,
@@ -168,7 +172,13 @@ class Bump:
         )
 
     def _wanted(
-        self, left: ShardStateRead, state: MailboxOpened, log: EndsRead, projected: int
+        self,
+        left: ShardStateRead,
+        state: MailboxOpened,
+        log: EndsRead,
+        projected: int,
+        *,
+        read_here: bool,
     ) -> Procedure[tuple[Redo, Unsettled, Owed]]:
         """``redo`` of the plan, the first record of each partition that the mailbox had not, and what no list may have."""
         _, offset = split_mailbox_seq(_min_watermark(state) + 1)
@@ -184,7 +194,7 @@ class Bump:
         named = [self._dispatched(one, 0, settled.get(one.partition, 0)) for one in evidence]
         counts = Counter(at for placed in named for at, _ in placed)
         listing = [self._dispatched(one, 0, before.get(one.partition, 0)) for one in evidence]
-        owed = self._owed(listing, projected)
+        owed = yield from self._owed(listing, projected, log, read_here=read_here)
         for known, placed, listed in zip(evidence, named, listing, strict=True):
             partition = known.partition
             lists = [(at, one) for at, one in listed if at >= projected]
@@ -207,16 +217,28 @@ class Bump:
             redo.append((partition, checkpoint, min([*again, checkpoint])))
         return tuple(redo), tuple(unsettled), owed
 
-    def _owed(self, listing: list[list[Placed]], projected: int) -> Owed:
-        """Above where the projection stood, or at the place of what it had read: a bump leaves none of these to a log."""
+    def _owed(
+        self, listing: list[list[Placed]], projected: int, log: EndsRead, *, read_here: bool
+    ) -> Procedure[Owed]:
+        """Above where the projection stood, at the place of what it had read, or gone from the log that it has read
+        (``read_here``), maybe before it came there: a bump leaves none of these to a log."""
         counts = Counter(at for listed in listing for at, _ in listed)
+        gone: dict[int, None] = {}
+        if read_here:
+            named = [
+                (at, dispatch_id(one.message_id, self._shard))
+                for listed in listing
+                for at, one in listed
+                if log.start <= at < min(projected, log.end)
+            ]
+            gone = yield from gone_from(log, self._shard, named)
         owed: list[tuple[int, FanoutAuditReceipt]] = []
         for partition, listed in enumerate(listing):
             late = _late(listed, counts)
             owed += [
                 (partition, one)
                 for at, one in listed
-                if at >= projected or one.source_offset in late
+                if at >= projected or at in gone or one.source_offset in late
             ]
         return tuple(owed)
 
@@ -266,6 +288,7 @@ class Bump:
         for partition, checkpoint, first in plan.redo:
             if first < checkpoint:
                 yield from source.put_back(partition, self._fresh_key, first)
+        yield from looking.is_still(self._shard, judged.log)
         promised = yield from self._promised()
         yield from self._trim(epoch, state, watermark)
         to = before_first(plan.new_shard_epoch, plan.log_start)

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from qim.core.contract.entities import FanoutAuditReceipt
-from qim.core.contract.logvalue import Outboxed, read_outbox
-from qim.core.mending.asking import Procedure, ask, record_at
+from qim.core.contract.logvalue import Dispatched, Outboxed, read_dispatch, read_outbox
+from qim.core.mending.asking import FETCH_RECORDS, Procedure, ask, fetch, record_at
 from qim.core.mending.dispatching import audience_of
 from qim.core.ports.log import EndsRead, Position, Topic
 from qim.core.ports.store_session import (
@@ -25,6 +25,32 @@ ROWS_MAX: Final = 1_000
 """Of one script call."""
 Owed = tuple[tuple[int, FanoutAuditReceipt], ...]
 """(outbox partition, receipt) of what a shard's projection may not have read."""
+
+
+def gone_from(
+    log: EndsRead, shard: int, named: Iterable[tuple[int, bytes]]
+) -> Procedure[dict[int, None]]:
+    """Places where another record stands than a receipt names (offset, dispatch_id). What a log loses is its tail: pages are
+    read from the last one back, until all that is named in one stands there."""
+    wanted = dict(named)
+    gone: dict[int, None] = {}
+    high = max(wanted, default=-1) + 1
+    while high > log.start and wanted:
+        low = max(high - FETCH_RECORDS, log.start)
+        here = {at: one for at, one in wanted.items() if low <= at < high}
+        for stored in (yield from fetch(Topic.DISPATCH, shard, low, high - low)):
+            read = read_dispatch(stored.value)
+            if (
+                isinstance(read, Dispatched)
+                and here.get(stored.offset) == read.dispatch.dispatch_id
+            ):
+                del here[stored.offset], wanted[stored.offset]
+                if not here:
+                    return gone
+        gone.update(dict.fromkeys(here))
+        wanted = {at: one for at, one in wanted.items() if at < low}
+        high = max(wanted, default=-1) + 1
+    return gone
 
 
 def rows_of(

@@ -1,7 +1,7 @@
 """What stands of a mailbox shard before it is mended: whether there is anything, its session, and whether a position is in its log."""
 
 from qim.core.contract.hashing import H
-from qim.core.mending.asking import NothingYet, NotMended, Procedure, ask, record_at
+from qim.core.mending.asking import Moved, NothingYet, NotMended, Procedure, ask, ends, record_at
 from qim.core.ports.log import EndsRead, Position, Topic
 from qim.core.ports.store_mailbox import ReadShardState, ShardStateRead
 from qim.core.ports.store_session import OpenSession, SessionOpened
@@ -25,6 +25,16 @@ def session(shard: int, epoch: int, fresh_key: bytes) -> Procedure[SessionOpened
     """Opened under this epoch."""
     request = OpenSession(op=0, shard=shard, epoch=epoch, fresh_key=key_of(epoch, fresh_key))
     return (yield from ask(request, SessionOpened))
+
+
+def is_still(shard: int, judged: EndsRead) -> Procedure[None]:
+    """The dispatch log is the one that was judged: in one that was lost meanwhile the shard would begin where nothing of it stands."""
+    log = yield from ends(Topic.DISPATCH, shard)
+    if (log.topic_id, log.start) != (judged.topic_id, judged.start) or log.end < judged.end:
+        raise Moved(
+            f"dispatch {shard} held [{judged.start}, {judged.end}) and holds [{log.start}, {log.end}) now, maybe of "
+            "another topic: run it again"
+        )
 
 
 def verdict(

@@ -14,7 +14,7 @@ from qim.core.mending.asking import NotMended
 from qim.core.mending.bump import Bump, BumpPlan
 from qim.core.ports.completion import Fenced, Unknown
 from qim.core.ports.log import Append, Fetch, LogRecord, Position, Topic
-from qim.core.ports.registry import Resource, Role
+from qim.core.ports.registry import RaiseEpoch, Resource, Role
 from qim.core.ports.store_mailbox import ReadShardState, TrimMailbox
 from qim.core.ports.store_operator import (
     AmendSource,
@@ -248,6 +248,43 @@ def test_what_came_to_the_place_of_what_a_projection_had_read_is_in_the_lists(wo
     projecting = [one for one in world.asked if isinstance(one, ProjectDispatches)]
     given = [row.conversation_id for one in projecting for row in one.rows]
     assert read.dispatch.conversation_id in given
+
+
+def test_what_a_projection_may_never_have_read_where_it_had_stood_is_in_the_lists(
+    world: World,
+) -> None:
+    """It lagged when the log lost its tail, and read what stands there instead."""
+    number = max(range(world.shards()), key=lambda one: log_end(world, one))
+    records = world.scene.log.partitions[Topic.DISPATCH, number].records
+    lost = read_dispatch(records[-1].value)
+    assert isinstance(lost, Dispatched)
+    records[-1] = replace(records[-1], value=records[0].value)
+    world.carry_out(bump(world, number, force=True).applied())
+    projecting = [one for one in world.asked if isinstance(one, ProjectDispatches)]
+    given = [(row.conversation_id, row.conversation_seq) for one in projecting for row in one.rows]
+    wanted = (lost.dispatch.conversation_id, lost.dispatch.conversation_seq)
+    assert dict.fromkeys(given) == {wanted: None}
+
+
+def test_a_log_that_is_made_anew_amid_a_bump_is_judged_again(world: World) -> None:
+    """The shard would begin at an offset of the log before, and stand as it did; the run said that it was done."""
+    number = max(range(world.shards()), key=lambda one: log_end(world, one))
+    log = world.scene.log.partitions[Topic.DISPATCH, number]
+    left = [RaiseEpoch]
+
+    def fate(request: Any) -> None:
+        if type(request) in left:
+            left.clear()
+            world.scene.log.recreate(log, 3)
+
+    world.scene.log.lose_tail(log, 1, refill=False)
+    world.fate = fate
+    with pytest.raises(NotMended, match="run it again"):
+        world.carry_out(bump(world, number, force=True).applied())
+    assert not left
+    assert epochs(world, number) == (1, 1)
+    world.carry_out(bump(world, number, force=True).applied())
+    assert epochs(world, number) == (2, 2)
 
 
 def log_end(world: World, number: int) -> int:

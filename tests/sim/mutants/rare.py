@@ -37,6 +37,21 @@ def rare() -> dict[str, Mutant]:
                 ("loaded.cursor is None and loaded.anchored", "False"),
             ),
         ),
+        "gone-by-another-clock": mutant(
+            "gone_is_waited_for",
+            "pipeline §3.3: a miss that retention explains is a tombstone, whoever's clock let it go",
+            {"unanswered", "mailbox"} | LOST,
+            rewrite(
+                "qim.core.mailbox.joining:Joining._explains",
+                ("max(self.wall, pull.let_go - 1)", "self.wall"),
+            ),
+        ),
+        **_bumped(),
+    }
+
+
+def _bumped() -> dict[str, Mutant]:
+    return {
         "dispatches-lost-again-before-a-bump": mutant(
             "displaced_taken_for_had",
             "decision 0032: what is named below W and is gone is dispatched again, claims tell",
@@ -74,15 +89,6 @@ def rare() -> dict[str, Mutant]:
             rewrite(
                 "qim.core.mending.bump:Bump._do",
                 ("yield from put_in_lists(rows,", "yield from put_in_lists((),"),
-            ),
-        ),
-        "gone-by-another-clock": mutant(
-            "gone_is_waited_for",
-            "pipeline §3.3: a miss that retention explains is a tombstone, whoever's clock let it go",
-            {"unanswered", "mailbox"} | LOST,
-            rewrite(
-                "qim.core.mailbox.joining:Joining._explains",
-                ("max(self.wall, pull.let_go - 1)", "self.wall"),
             ),
         ),
     }
