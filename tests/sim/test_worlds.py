@@ -29,7 +29,7 @@ SEEDS_DEFAULT = {
     "crowd": 60,
 }
 """Worlds of ``mended`` are not fresh ones (test_mended.py): of a log that was lost twice a bump guesses what its mailbox had
-(decision 0032, Price), and in one of three hundred it guesses wrong; the audit tells. Nor are those of ``repaired`` (test_repaired.py)."""
+(decision 0032, Price), and where it guesses wrong the audit tells. Nor are those of ``repaired`` (test_repaired.py)."""
 REGRESSIONS = sorted((Path(__file__).parent / "regressions").glob("*.json"))
 ROOT = Path(__file__).resolve().parents[2]
 
