@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from qim.core.contract.logvalue import Outboxed, outbox_value, read_outbox
+from qim.core.fanout.vocabulary import FanoutConfig
 from qim.core.mending import looking
 from qim.core.mending.asking import NotMended
 from qim.core.mending.passed import barriers, passed_at
@@ -13,6 +14,7 @@ from qim.core.ports.log import Append, LogRecord, Topic
 from qim.core.ports.registry import Role
 from qim.core.ports.store_history import ArchiveOpened, OpenArchive
 from qim.core.ports.store_message import OpenShard, ShardOpened
+from qim.core.ports.store_source import ReadSource
 from tests.core.mending.settled import KEY, World
 from tests.core.mending.test_outbox_repair import cut, repairing
 
@@ -50,6 +52,16 @@ def test_an_epoch_counts_for_what_stands_behind_its_barrier(world: World) -> Non
     for at, epoch in standing[1:]:
         assert passed_at(standing, at) < epoch == passed_at(standing, at + 1)
     assert passed_at((), 7) == 0
+
+
+def test_dispatches_above_the_checkpoint_may_name_places_that_were_lost(world: World) -> None:
+    """Fanout had appended them and not yet said so: nobody remembers how far it was, but its window has an end."""
+    number = cut(world, LOST)
+    plan = world.carry_out(repairing(world, number).applied())
+    known = world.answer(ReadSource(op=0, partition=number, low=0, high=0, limit=1))
+    (low, high) = known.lost[-1]
+    assert low == plan.differs_from
+    assert high == plan.checkpoint + FanoutConfig(shard_count=1).window_records_max
 
 
 def done_and_unanswered(world: World) -> Any:

@@ -34,7 +34,7 @@ def _published() -> list[Mutant]:
         mutant(
             "repair_fills_nothing_up",
             "decision 0021: barriers up to where positions had been; offsets never mean two things",
-            {"claims", "receipts", "act_unfinished", "loss_unnoticed"} | LOST | UNTOLD,
+            {"claims", "receipts", "effective_once"} | LOST | UNTOLD,
             rewrite(
                 f"{outbox}._plan", ("padding=max(0, found.stood() - found.log.end)", "padding=0")
             ),
@@ -68,7 +68,6 @@ def _published() -> list[Mutant]:
 
 
 def _told() -> list[Mutant]:
-    outbox = "qim.core.mending.outbox:OutboxRepair"
     return [
         mutant(
             "repair_tells_the_store_the_filter_it_had",
@@ -81,13 +80,6 @@ def _told() -> list[Mutant]:
                     "'d', ARGV[5] .. ARGV[8])\n  end",
                 ),
             ),
-            profile=PROFILE,
-        ),
-        mutant(
-            "repair_remembers_what_it_fills_up_alone",
-            "decision 0021: the audit takes a dispatch's own word for nothing where its record was lost",
-            {"audit_not_clean"},
-            rewrite(f"{outbox}._remember", ("found.known.checkpoint + DISPATCHED_MOST", "0")),
             profile=PROFILE,
         ),
         mutant(
