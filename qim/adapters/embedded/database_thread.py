@@ -88,7 +88,9 @@ class DatabaseThread:
             try:
                 work(self._connection)
             except BaseException:
-                if self._connection.in_transaction:  # SQLite ends it by itself where the disk is full
+                if (
+                    self._connection.in_transaction
+                ):  # SQLite ends it by itself where the disk is full
                     self._connection.execute("ROLLBACK")
                 raise
             self._connection.execute("COMMIT")
