@@ -132,8 +132,9 @@ class Authentication:
             self._connections.kick(connection, KickReason.REPLACED)
             return
         connection.session_epoch = reply.session_epoch
-        if reply.replaced is not None:
-            replaced = reply.replaced
+        replaced = reply.replaced
+        # A later attempt that our clock takes for expired may live: its next refresh decides, and then it is we who are told.
+        if replaced is not None and replaced.attempt <= pending.entering.frame.attempt:
             self._replace(
                 connection,
                 Kick(

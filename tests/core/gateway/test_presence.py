@@ -114,6 +114,19 @@ def test_replaced_elsewhere_gets_a_kick_at_its_address() -> None:
     assert (kick.user_id, kick.device_id) == (1, b"phone")
 
 
+@pytest.mark.parametrize("gateway", ["gw-1", "gw-2"])
+def test_a_later_attempt_taken_for_expired_is_not_ended(gateway: str) -> None:
+    """By our clock alone: REPLACED is final, and it was not replaced. Whose attempt is lower hears it at the next refresh."""
+    gate = Gate()
+    later = gate.online(5)
+    gate.entering(6, attempt=2)
+    gate.presence(replaced=entry(gateway, 5, later, attempt=3))
+    gate.synced()
+    assert [type(frame) for frame in gate.frames(6)] == [AuthOk]
+    assert not gate.asked(Kick)
+    assert gate.closed == []
+
+
 def test_the_own_older_entry_is_no_reason_to_end() -> None:
     gate = Gate()
     gate.entering(6)
