@@ -1,6 +1,7 @@
 """An outbox partition that lost committed records, filled up and published again from hot store and facts (pipeline.md §7).
 
-    leases of writer, fanout, archiver --> facts compared with the log: what it lacks, and from where on it differs
+    leases of writer, fanout, archiver --> their fences raised --> facts compared with the log: what it lacks, and from where on
+    it differs
     --> barriers up to where positions and floors stood, so that no offset means two things
     --> a fanout that had passed some of it held, until its position is put
     --> lost records that were dispatched, published again, their receipts moved to where they stand now
@@ -25,6 +26,7 @@ from qim.core.fanout.vocabulary import FanoutConfig
 from qim.core.mending import applied, dispatching, source
 from qim.core.mending.asking import NotMended, Procedure, ask, leased
 from qim.core.mending.audits import end_audits
+from qim.core.mending.fencing import fenced
 from qim.core.mending.looking import key_of
 from qim.core.mending.lost import Found, bodies_of, look
 from qim.core.mending.passed import Barriers, barriers, passed_at
@@ -156,6 +158,7 @@ class OutboxRepair:
 
     def _do(self, epochs: dict[Role, int]) -> Procedure[OutboxPlan]:
         epoch = epochs[Role.WRITER]
+        yield from fenced(self._partition, epochs, self._fresh_key)
         found, bodies = yield from self._look()
         plan = self._plan(found, bodies)
         if plan.nothing():

@@ -16,8 +16,10 @@ from qim.core.ports.completion import Fenced, StoreRole, Unknown
 from qim.core.ports.log import Append, LogRecord, Topic
 from qim.core.ports.registry import RegisterBarrier
 from qim.core.ports.store_audit import AdvanceCoverage, OpenCoverage
+from qim.core.ports.store_history import OpenArchive
+from qim.core.ports.store_message import OpenShard
 from qim.core.ports.store_operator import AmendSource
-from qim.core.ports.store_source import OpenSource, ReadSource, SourceOpened
+from qim.core.ports.store_source import OpenSource, ReadFacts, ReadSource, SourceOpened
 from tests.core.mending.settled import KEY, World
 
 
@@ -78,7 +80,7 @@ def test_a_log_made_anew_is_filled_up_to_where_the_archive_stands(world: World) 
     world.scene.log.recreate(partition, 2)
     store = world.scene.stores[StoreRole.MESSAGE]
     store.keyspace.flush()
-    opening = OpenSource(op=0, partition=number, epoch=1 << 40, fresh_key=KEY)
+    opening = OpenSource(op=0, partition=number, epoch=1, fresh_key=KEY)
     assert isinstance(store.ask(opening), SourceOpened)
     plan = world.carry_out(repairing(world, number).planned())
     assert (plan.archived, plan.padding) == (stands, stands)
@@ -181,6 +183,15 @@ def test_more_padding_than_a_person_was_asked_for_is_refused(
     with pytest.raises(NotMended, match="more than 2"):
         world.carry_out(repairing(world, number).applied())
     assert not [one for one in world.asked if isinstance(one, Append)]
+
+
+def test_what_its_owners_had_under_way_is_fenced_before_it_is_looked_at(world: World) -> None:
+    """A mark that came after the look moved the store's position, which nobody told anew: no writer served the partition again."""
+    number = cut(world, 3)
+    world.carry_out(repairing(world, number).applied())
+    kinds = [type(one) for one in world.asked]
+    looked = min(kinds.index(kind) for kind in (ReadSource, ReadFacts))
+    assert max(kinds.index(kind) for kind in (OpenShard, OpenSource, OpenArchive)) < looked
 
 
 def test_what_is_no_longer_hot_is_named_and_left(world: World) -> None:
