@@ -256,7 +256,7 @@ async def _feed_logs(scene: RealScene, history: History) -> dict[tuple[Topic, in
             partition = Partition(topic, number, read.start, b"")
             partition.records.extend(read.records)
             partitions[topic, number] = partition
-            history.appended(partition, cast(Any, None), cast(Any, None), read.records)
+            history.landed_in(partition, cast(Any, None), read.records)
     return partitions
 
 

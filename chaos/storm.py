@@ -210,6 +210,7 @@ NOT_FOR_REAL: Final[dict[str, str]] = {
     "topic_recreated": "must be detected, and ends the run",
     "retention": "must be detected, and ends the run",
     "tail_lost": "must be detected, and ends the run",
+    "outbox_lost": "every process of three roles stands until a person has mended it; tests/integration has it",
     "dispatch_lost": "every process of two roles stands until a person has mended it; tests/integration has it",
     "cursor_damaged": "is the device's own file; simulated",
     "twin": "a second device under the same name; simulated and in tests/integration",

@@ -187,9 +187,19 @@ class History:
         self, partition: "Partition", host: "Host", effect: Append, stored: tuple[StoredRecord, ...]
     ) -> None:
         """A log holds new records."""
+        self.landed_in(partition, host, stored, again=host.node.role == "operator")
+
+    def landed_in(
+        self,
+        partition: "Partition",
+        host: "Host",
+        stored: tuple[StoredRecord, ...],
+        *,
+        again: bool = False,
+    ) -> None:
+        """What a log holds; ``again``: whoever mends it appended them."""
         oracle = self.oracle
         if partition.topic is Topic.OUTBOX:
-            again = host.node.role == "operator"
             if again:
                 self.unmended.pop(partition.number, None)
             for record in stored:
