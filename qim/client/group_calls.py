@@ -114,7 +114,8 @@ class GroupCalls(ABC):
                     since_version=given.whole("since_version", since_version),
                 )
             )
-            answer = await asyncio.wait_for(future, timeout)
+            async with asyncio.timeout(timeout):
+                answer = await future
         assert isinstance(answer, MembersArrived)
         return answer
 
@@ -146,7 +147,8 @@ class GroupCalls(ABC):
             if self._stopped() and not settled.done():
                 raise NotConnected(_kept(state_text(self._state), key), refused=True)
             try:
-                return await asyncio.wait_for(settled, timeout)
+                async with asyncio.timeout(timeout):
+                    return await settled
             except TimeoutError:
                 told = f"not settled after {timeout:g} s: {state_text(self._state)}"
                 raise StillPending(key, told) from None

@@ -222,7 +222,8 @@ class Client(SessionCalls, GroupCalls):
             if timeout is None or (self._stopped() and not settled.done()):
                 return pending
             try:
-                return await asyncio.wait_for(settled, timeout)
+                async with asyncio.timeout(timeout):
+                    return await settled
             except (TimeoutError, NotConnected):
                 return pending  # it is kept, also where the client was closed
 
@@ -239,7 +240,8 @@ class Client(SessionCalls, GroupCalls):
             if sent is None or sent.status is not SendStatus.PENDING or self._stopped():
                 return sent
             try:
-                return await asyncio.wait_for(future, timeout)
+                async with asyncio.timeout(timeout):
+                    return await future
             except TimeoutError:
                 return sent
 
@@ -263,7 +265,8 @@ class Client(SessionCalls, GroupCalls):
             if self._stopped():
                 raise NotConnected(state_text(self._state), refused=True)
             try:
-                return await asyncio.wait_for(future, timeout)
+                async with asyncio.timeout(timeout):
+                    return await future
             except TimeoutError:
                 raise NotConnected(
                     f"not in sync after {timeout:g} s: {state_text(self._state)}"
@@ -304,7 +307,8 @@ class Client(SessionCalls, GroupCalls):
                     limit=given.whole("limit", limit),
                 )
             )
-            answer = await asyncio.wait_for(future, timeout)
+            async with asyncio.timeout(timeout):
+                answer = await future
         assert isinstance(answer, HistoryArrived)
         return answer
 

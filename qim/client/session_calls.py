@@ -68,7 +68,8 @@ class SessionCalls(ABC):
             if self._stopped():
                 raise NotConnected(state_text(self._state), refused=True)
             try:
-                await asyncio.wait_for(future, timeout)
+                async with asyncio.timeout(timeout):
+                    await future
             except TimeoutError:
                 raise NotConnected(
                     f"no session list after {timeout:g} s: {state_text(self._state)}"
@@ -208,7 +209,8 @@ class SessionCalls(ABC):
                     conversation_seq=given.whole("conversation_seq", conversation_seq),
                 )
             )
-            answer = await asyncio.wait_for(future, timeout)
+            async with asyncio.timeout(timeout):
+                answer = await future
         assert isinstance(answer, ReadByArrived)
         return answer
 
@@ -232,7 +234,8 @@ class SessionCalls(ABC):
         if timeout is None or (self._stopped() and not settled.done()):
             return False
         try:
-            await asyncio.wait_for(settled, timeout)
+            async with asyncio.timeout(timeout):
+                await settled
         except TimeoutError:
             return False
         return True

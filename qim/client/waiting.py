@@ -223,7 +223,8 @@ class Waiting:
 async def until_kept(queued: "asyncio.Future[Any]") -> None:
     """Wait until a row is durable here. Raises LocalStoreUnusable after STORE_SECONDS, and what ``queued`` was refused with."""
     try:
-        await asyncio.wait_for(queued, STORE_SECONDS)
+        async with asyncio.timeout(STORE_SECONDS):
+            await queued
     except TimeoutError:
         raise LocalStoreUnusable(
             f"the local store took nothing in {STORE_SECONDS:g} s (is its disk full?); "

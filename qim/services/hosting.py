@@ -218,7 +218,8 @@ class Hosting:
         ticket = self._audit_tickets
         self.hosts[ServiceRole.AUDITOR].post(AuditRequested(ticket=ticket))
         try:
-            return await asyncio.wait_for(future, AUDIT_SECONDS_MAX)
+            async with asyncio.timeout(AUDIT_SECONDS_MAX):
+                return await future
         finally:
             self._audits.pop(ticket, None)
 

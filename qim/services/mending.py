@@ -171,7 +171,8 @@ class Mender:
 
         self._port(request)(request, answered)
         try:
-            return await asyncio.wait_for(future, ANSWER_SECONDS_MAX)
+            async with asyncio.timeout(ANSWER_SECONDS_MAX):
+                return await future
         except TimeoutError:
             return Unknown(op=0)
 

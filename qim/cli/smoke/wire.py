@@ -95,7 +95,8 @@ class Wire:
 
     async def answer(self, future: "asyncio.Future[Frame]") -> Frame:
         """Wait for it, with the time-out of all."""
-        return await asyncio.wait_for(future, ANSWER_SECONDS_MAX)
+        async with asyncio.timeout(ANSWER_SECONDS_MAX):
+            return await future
 
     async def unasked(self, kind: type[Answer]) -> Answer:
         """The next frame of ``kind`` that answers no request; others before it are passed over."""
@@ -108,7 +109,8 @@ class Wire:
     async def ended(self, seconds: float = ANSWER_SECONDS_MAX) -> float:
         """Wait until the other side ends the stream; seconds it took."""
         begun = time.monotonic()
-        await asyncio.wait_for(asyncio.shield(self._reading), seconds)
+        async with asyncio.timeout(seconds):
+            await asyncio.shield(self._reading)
         return time.monotonic() - begun
 
     async def authenticate(

@@ -222,7 +222,9 @@ class LoadDevice(asyncio.Protocol):
             await self.online.wait()
             self._write(frame)
             try:
-                return await asyncio.wait_for(answered, GROUP_ANSWER_SECONDS)
+                async with asyncio.timeout(GROUP_ANSWER_SECONDS):
+                    done: GroupOk = await answered
+                    return done
             except TimeoutError:
                 continue
 
