@@ -267,7 +267,8 @@ class EtcdConnection:
             if left <= 0:
                 return False
             try:
-                await asyncio.wait_for(channel.wait_for_state_change(state), left)
+                async with asyncio.timeout(left):
+                    await channel.wait_for_state_change(state)
             except TimeoutError:
                 return False
 

@@ -29,6 +29,18 @@ def met_by_its_copy() -> Hand:
     return hand
 
 
+def to_be_stored_again_with_its_copy() -> Hand:
+    """Nobody knows whether the row was stored, and its copy is being stored."""
+    hand = hand_in(ClientState.ONLINE)
+    hand.serve = False
+    hand.send(1)
+    hand.step(Unknown(op=hand.orders.pop(0).op))
+    hand.step(SyncRequested())
+    ((_, request),) = hand.said(PullMailbox)
+    hand.hear(batch(SEQ + 1, entry(1, sender_id=1, client_message_id=key(1))), request=request)
+    return hand
+
+
 def settled_once(hand: Hand) -> None:
     hand.serve = True
     while hand.orders:
@@ -57,13 +69,7 @@ def test_a_row_that_is_not_stored_is_settled_by_its_copy(surely: bool) -> None:
 
 
 def test_a_row_to_be_stored_once_more_is_not_when_its_copy_settled_it() -> None:
-    hand = hand_in(ClientState.ONLINE)
-    hand.serve = False
-    hand.send(1)
-    hand.step(Unknown(op=hand.orders.pop(0).op))
-    hand.step(SyncRequested())
-    ((_, request),) = hand.said(PullMailbox)
-    hand.hear(batch(SEQ + 1, entry(1, sender_id=1, client_message_id=key(1))), request=request)
+    hand = to_be_stored_again_with_its_copy()
     settled_once(hand)
 
 
@@ -89,13 +95,7 @@ def test_a_row_that_neither_its_order_nor_its_copy_stored_is_stored_before_it_is
 
 
 def test_a_row_to_be_stored_once_more_waits_for_a_copy_that_fails() -> None:
-    hand = hand_in(ClientState.ONLINE)
-    hand.serve = False
-    hand.send(1)
-    hand.step(Unknown(op=hand.orders.pop(0).op))
-    hand.step(SyncRequested())
-    ((_, request),) = hand.said(PullMailbox)
-    hand.hear(batch(SEQ + 1, entry(1, sender_id=1, client_message_id=key(1))), request=request)
+    hand = to_be_stored_again_with_its_copy()
     hand.advance(1_000)
     assert not any(isinstance(order, SavePending) for order in hand.orders)
     (copying,) = [order for order in hand.orders if isinstance(order, SaveBatch)]
@@ -108,13 +108,7 @@ def test_a_row_to_be_stored_once_more_waits_for_a_copy_that_fails() -> None:
 
 def test_what_is_submitted_again_is_stored_once_though_the_first_was_to_be_repeated() -> None:
     """The first row's copy settled it; its repeat is not the second one's."""
-    hand = hand_in(ClientState.ONLINE)
-    hand.serve = False
-    hand.send(1)
-    hand.step(Unknown(op=hand.orders.pop(0).op))
-    hand.step(SyncRequested())
-    ((_, request),) = hand.said(PullMailbox)
-    hand.hear(batch(SEQ + 1, entry(1, sender_id=1, client_message_id=key(1))), request=request)
+    hand = to_be_stored_again_with_its_copy()
     while hand.orders:
         hand.serve_one()
     assert len(hand.told(SendSettled)) == 1
