@@ -110,6 +110,7 @@ BAD_PYTHON = [
     ("banned_call", CORE, "hash(x)"),
     ("banned_call", SIM, "key = id(x)"),
     ("banned_call", CORE, "open('x')"),
+    ("swallowed_cancel", ADAPTER, "async def f():\n    await asyncio.wait_for(x, 1)"),
     ("global_state", CORE, "SEEN = {}"),
     ("global_state", CORE, "SEEN: list[int] = []"),
     ("global_state", CORE, "SEEN = set()"),

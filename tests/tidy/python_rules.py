@@ -194,6 +194,15 @@ def banned_call(path: str, source: str, tree: ast.Module) -> Iterator[Finding]:
                 yield Finding(path, node.lineno, "banned_call", "open() touches the world")
 
 
+def swallowed_cancel(path: str, source: str, tree: ast.Module) -> Iterator[Finding]:
+    """Python 3.11 takes a cancel in the moment of the answer for the answer: `async with asyncio.timeout(…)` doesn't."""
+    if not path.startswith("qim/"):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and ast.unparse(node) == "asyncio.wait_for":
+            yield Finding(path, node.lineno, "swallowed_cancel", "asyncio.wait_for loses a cancel")
+
+
 def global_state(path: str, source: str, tree: ast.Module) -> Iterator[Finding]:
     """An empty container at module level is filled by somebody: a second world would see it."""
     if not is_pure(path):
@@ -327,6 +336,7 @@ RULES: tuple[Rule, ...] = (
     core_imports,
     worldly_import,
     banned_call,
+    swallowed_cancel,
     global_state,
     set_order,
     machine_shape,
